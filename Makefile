@@ -4,20 +4,26 @@ PYTHON ?= python3
 DEMO_ARGS ?=
 BENCH ?=
 PYTEST_ARGS ?= -q
+MARKED ?= not slow
 
 RUN := .venv/run
 DEV := .venv/dev
 COMPILED := build/compiled
 REPORTS := build/tests
+ON_COMPILED = PYTHONPATH=$(CURDIR)/$(COMPILED) $(DEV)/bin/python
+IS_COMPILED := from penstock.flow import fairqueue as module; \
+	assert module.__file__.endswith('.so'), module.__file__
 # Named by a variable so that `make -n test` only prints it: a line with MAKE itself is always run.
-TOGETHER := $(MAKE) --no-print-directory -k -j2 $(if $(filter output-sync,$(.FEATURES)),-O)
+# Three at a time keep two cores busy: tests of servers and leases wait as much as they work.
+TOGETHER := $(MAKE) --no-print-directory -k -j3 $(if $(filter output-sync,$(.FEATURES)),-O)
 BOOTSTRAP = command -v $(PYTHON) >/dev/null || { \
 	echo "penstock: needs Python 3.11 or newer, found no $(PYTHON): install it, or name one with 'make PYTHON=/path/to/python3'" >&2; exit 1; }; \
 	$(PYTHON) tools/bootstrap.py $(if $(filter file,$(origin PYTHON)),--search)
 
 # Test groups run side by side. Directories of tests/integration that are not named here are in
 # `integration`, and all else in tests/ is in `unit`, so that nothing is left out. `cluster` is run by
-# `make test-cluster`: a Spark cluster needs both cores for minutes.
+# `make test-cluster`: a Spark cluster needs both cores for minutes. Tests marked `slow` are run by
+# `make test-slow`.
 TESTS_property := tests/property
 TESTS_system := tests/scripts tests/sim
 TESTS_conformance := tests/conformance
@@ -27,23 +33,26 @@ TESTS_server := $(addprefix tests/integration/,server)
 TESTS_client := $(addprefix tests/integration/,client commits ingest metering)
 TESTS_topics := tests/integration/topics
 TESTS_lake := tests/integration/lake
-TESTS_tables := $(addprefix tests/integration/,tables tables_spark)
-TESTS_spark := tests/integration/spark
-TESTS_cluster := tests/integration/spark_cluster
-TESTS_integration = $(filter-out %/__pycache__ $(TESTS_cluster) \
-	$(TESTS_server) $(TESTS_client) $(TESTS_topics) $(TESTS_lake) $(TESTS_tables) $(TESTS_spark), \
+TESTS_tables := $(addprefix tests/integration/,tables spark/refresh)
+TESTS_delta := tests/integration/spark/delta
+TESTS_spark = $(filter-out %/__pycache__ $(TESTS_tables) $(TESTS_delta), \
+	$(patsubst %/,%,$(wildcard tests/integration/spark/*/)) \
+	$(wildcard tests/integration/spark/test_*.py))
+TESTS_cluster := tests/spark_cluster
+TESTS_integration = $(filter-out %/__pycache__ tests/integration/spark \
+	$(TESTS_server) $(TESTS_client) $(TESTS_topics) $(TESTS_lake) $(TESTS_tables), \
 	$(patsubst %/,%,$(wildcard tests/integration/*/)) $(wildcard tests/integration/test_*.py))
 TESTS_unit = $(filter-out %/__pycache__ tests/integration $(TESTS_property) $(TESTS_system) \
-	$(TESTS_conformance) $(TESTS_repository) $(TESTS_bench), \
+	$(TESTS_conformance) $(TESTS_repository) $(TESTS_bench) $(TESTS_cluster), \
 	$(patsubst %/,%,$(wildcard tests/*/)) $(wildcard tests/test_*.py))
-# The longest first, so that two at a time end at about the same time.
-CHECKS := tests-tables tests-server tests-spark tests-client tests-repository tests-bench tests-lake \
-	tests-integration tests-system tests-property tests-topics tests-conformance tests-unit types \
-	lint layers
+# The longest first, so that all end at about the same time.
+CHECKS := tests-spark tests-tables tests-delta tests-integration tests-repository tests-server tests-client \
+	tests-bench tests-lake tests-property tests-system tests-topics tests-conformance tests-unit \
+	types lint layers
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-cluster bench lock docs generate format clean compiled test-compiled wheel env-run env-dev \
-	checks lint types layers
+.PHONY: help demo test test-slow test-cluster bench lock docs generate format clean compiled smoke-compiled test-compiled wheel env-run env-dev \
+	checks slow-checks lint types layers
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,10 +60,14 @@ help: ## show this list
 demo: env-run ## show the product at work (DEMO_ARGS="--seconds 10")
 	@JAVA_HOME="$$(head -n 1 $(RUN)/java-home)" $(RUN)/bin/penstock demo $(DEMO_ARGS)
 
-test: env-dev ## run every check and every test
+test: env-dev ## run every check and every test that is not slow
+test: GOAL := checks
+test-slow: env-dev ## run the tests that take half a minute or more each: kills, soaks, whole demos
+test-slow: GOAL := MARKED=slow slow-checks
+test test-slow:
 	@status=0; reports="$$(mktemp -d)"; \
 	export JAVA_HOME="$$(head -n 1 $(DEV)/java-home)"; \
-	$(TOGETHER) REPORTS="$$reports" checks || status=1; \
+	$(TOGETHER) REPORTS="$$reports" $(GOAL) || status=1; \
 	$(DEV)/bin/python tools/totals.py "$$reports" || status=1; \
 	rm -rf "$$reports"; exit $$status
 
@@ -62,6 +75,8 @@ test-cluster: export JAVA_HOME = $(shell head -n 1 $(DEV)/java-home 2>/dev/null)
 test-cluster: env-dev tests-cluster ## run the tests that need a Spark cluster, on one made here
 
 checks: $(CHECKS)
+
+slow-checks: $(filter tests-%,$(CHECKS))
 
 lint:
 	@$(DEV)/bin/ruff format --check --quiet --diff .
@@ -77,7 +92,8 @@ layers:
 
 tests-%:
 	@mkdir -p $(REPORTS)
-	@$(DEV)/bin/python tools/group.py $* $(REPORTS)/$*.xml $(wildcard $(TESTS_$*)) -- $(PYTEST_ARGS)
+	@$(DEV)/bin/python tools/group.py $* $(REPORTS)/$*.xml $(wildcard $(TESTS_$*)) -- \
+		-m "$(MARKED)" $(PYTEST_ARGS)
 
 bench: env-dev ## run the benchmarks and print ratios (BENCH="--keep fairqueue": one, kept for the docs)
 	@JAVA_HOME="$$(head -n 1 $(DEV)/java-home)" $(DEV)/bin/python -m bench $(BENCH)
@@ -87,10 +103,14 @@ compiled: env-dev ## build the optional compiled parts into build/compiled
 	@PENSTOCK_COMPILE=1 $(DEV)/bin/python setup.py --quiet build --build-base build/mypyc --build-lib $(COMPILED)
 	@echo "penstock: compiled into $(COMPILED); use it with PYTHONPATH=$(COMPILED)"
 
+smoke-compiled: compiled ## build the compiled parts and run the quick tests on them
+	@$(ON_COMPILED) -c "$(IS_COMPILED)"
+	@$(ON_COMPILED) -m pytest $(PYTEST_ARGS) $(addprefix tests/unit/,flow log topics)
+
+test-compiled: export JAVA_HOME = $(shell head -n 1 $(DEV)/java-home 2>/dev/null)
 test-compiled: compiled ## run the tests of what is compiled on the compiled build
-	@PYTHONPATH=$(CURDIR)/$(COMPILED) $(DEV)/bin/python -c "from penstock.flow import fairqueue as module; \
-		assert module.__file__.endswith('.so'), module.__file__"
-	@PYTHONPATH=$(CURDIR)/$(COMPILED) $(DEV)/bin/python -m pytest $(PYTEST_ARGS) tests/conformance \
+	@$(ON_COMPILED) -c "$(IS_COMPILED)"
+	@$(ON_COMPILED) -m pytest $(PYTEST_ARGS) tests/conformance \
 		$(wildcard $(foreach part,flow log topics server,tests/*/$(part)))
 
 wheel: env-dev ## build the wheel to publish, compiled, into dist

@@ -22,6 +22,7 @@ COMPILED = (
     "src/penstock/log/stores/segment/format.py",
     "src/penstock/log/stores/segment/staging.py",
     "src/penstock/log/stores/segment/store.py",
+    "src/penstock/log/stores/segment/tail.py",
     "src/penstock/log/wal.py",
     "src/penstock/server/api/answers.py",
     "src/penstock/server/api/app.py",

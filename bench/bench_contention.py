@@ -12,10 +12,10 @@ from bench import servers
 from bench.load import pin
 from bench.report import Report
 from penstock.client import AsyncClient, AsyncRuntime, ClientSettings, CommitBackpressure
-from penstock.client.calls import Call
+from penstock.client.calls import ApiCall
 from penstock.client.space_calls import commit_once
 from penstock.client.wire import HttpRequest
-from penstock.commits.model import Commit, Read, Write
+from penstock.protocol.commits import Commit, CommitRead, CommitWrite
 from penstock.protocol.errors import CommitConflict
 
 WRITERS = 50
@@ -101,7 +101,7 @@ async def contend(port: int, write: Write50) -> Tally:
         f"http://127.0.0.1:{port}", connections_max=WRITERS, streams_max=WRITERS
     )
     async with AsyncClient(settings) as client:
-        first = Commit("first", 1, (Write("count", set=0),))
+        first = Commit("first", 1, (CommitWrite("count", set=0),))
         await client._runner.run(commit_once("bench", first))
     now_s = time.perf_counter()
     tally = Tally(from_s=now_s + WARM_UP_S, until_s=now_s + WARM_UP_S + SECONDS)
@@ -156,8 +156,8 @@ async def _until_it_lands(client: AsyncClient, session: str, number: int, tally:
     while True:
         number += 1
         page = await client._runner.run(_LOOK)
-        writes = (Write("count", set=page["entities"][0]["doc"] + 1),)
-        commit = Commit(session, number, writes, (Read("count", page["head"]),))
+        writes = (CommitWrite("count", set=page["entities"][0]["doc"] + 1),)
+        commit = Commit(session, number, writes, (CommitRead("count", page["head"]),))
         tally.tried()
         try:
             await client._runner.run(commit_once("bench", commit))
@@ -166,7 +166,7 @@ async def _until_it_lands(client: AsyncClient, session: str, number: int, tally:
         return number
 
 
-_LOOK: Call[dict[str, Any]] = Call(
+_LOOK: ApiCall[dict[str, Any]] = ApiCall(
     HttpRequest("GET", "/v0/spaces/bench/entities"), lambda answer: _decode(answer.body)
 )
 

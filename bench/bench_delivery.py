@@ -100,7 +100,8 @@ class Drive:
 
     A writer has one write in flight, and there are enough of them to keep the pace. The load must
     not be the limit. So it never sleeps, and of very many watchers some are timed, at the moment
-    their bytes are there, while the others are only read, each once in `ASIDE_S`.
+    their bytes are there, while the others are only read, each once in `ASIDE_S`. Where a watcher
+    has to ask again, all are timed: one that has not asked is not served.
     """
 
     def __init__(self, scene: Scene, seconds: float | None = None) -> None:
@@ -112,7 +113,7 @@ class Drive:
         self.seen: list[tuple[int, int]] = []
         self.free = deque(range(len(scene.writers)))
         self.busy: dict[int, tuple[int, int]] = {}  # descriptor -> (writer, write)
-        step = max(1, len(scene.watchers) // TIMED_MAX)
+        step = 1 if scene.on_data else max(1, len(scene.watchers) // TIMED_MAX)
         timed = scene.watchers[::step]
         self.timed = {watcher.fileno(): watcher for watcher in timed}
         self.others = [each for each in scene.watchers if each.fileno() not in self.timed]
@@ -208,8 +209,11 @@ def payload(number: int) -> bytes:
     return b'{%b%012d,"kwh":1.25}' % (MARK, number + 10**11)
 
 
-def penstock(count: int, seconds: float | None = None) -> Delays:
-    with servers.penstock() as port:
+def penstock(count: int, seconds: float | None = None, *, compiled: bool = False) -> Delays:
+    if compiled and not servers.is_compiled():
+        raise MissingError("there is no compiled build here (make compiled)")
+    settings = {"PYTHONPATH": str(servers.COMPILED)} if compiled else {}
+    with servers.penstock(**settings) as port:
         setup = connect(port, 1)[0]
         ask(setup, post("/v0/topics/t", b'{"durability":"fsync"}').replace(b"POST", b"PUT", 1))
         watchers = []
@@ -238,9 +242,9 @@ def over_http(port: int, watchers: list[socket.socket]) -> Scene:
     )
 
 
-def bare(count: int, seconds: float | None = None) -> Delays:
-    """What a loop in Python can do at all on this machine: no log, no engine, no cursors."""
-    with servers.bare_push() as port:
+def bare(count: int, seconds: float | None = None, *, synced: bool = False) -> Delays:
+    """What a loop in Python can do at all on this machine: no engine, no cursors."""
+    with servers.bare_push(synced=synced) as port:
         watchers = connect(port, count)
         for watcher in watchers:
             watcher.sendall(b"GET /v0/topics/t HTTP/1.1\r\n\r\n")

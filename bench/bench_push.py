@@ -35,7 +35,9 @@ EVENTS_A_LOOK = 32
 OURS = "penstock"
 BARE = "a bare loop that logs nothing"
 LEFT = "what push leaves of the writes without watchers"
+SYNCED = "a bare loop that syncs every group"
 REDIS = "Redis XREAD BLOCK, appendfsync always"
+COMPILED = "penstock, compiled"
 WATCHERS = 100
 LATENCY_ROUNDS = 3
 LATENCY_S = 3.0
@@ -130,7 +132,9 @@ def tell_latency(report: Report) -> None:
         for name, measure in (
             (OURS, bench_delivery.penstock),
             (BARE, bench_delivery.bare),
+            (SYNCED, partial(bench_delivery.bare, synced=True)),
             (REDIS, bench_delivery.redis),
+            (COMPILED, partial(bench_delivery.penstock, compiled=True)),
         )
     }
     found = take_turns(LATENCY_ROUNDS, {OURS: measured.pop(OURS)}, measured)
@@ -141,7 +145,7 @@ def tell_latency(report: Report) -> None:
         ("99 of 100 within, after sending", ours.p99_ms, 4),
     ):
         report.row(f"{pace}: {what}", value, "ms", goal=f"under {goal} ms", met=value < goal)
-    for name in (BARE, REDIS):
+    for name in (COMPILED, BARE, SYNCED, REDIS):
         if name in found:
             theirs = middle(found[name])
             report.row(f"{pace}: {name}: half within", theirs.p50_ms, "ms",

@@ -17,7 +17,7 @@ from crc32c import crc32c
 
 from bench.report import Report
 from penstock.log.disk import OsDisk
-from penstock.log.store import Append, Entry
+from penstock.log.store import Append, LogEntry
 from penstock.log.stores import open_store
 from penstock.log.stores.segment import format as fmt
 
@@ -55,7 +55,7 @@ def fill(home: Path) -> None:
     store = open_store("segment", home)
     payload = os.urandom(PAYLOAD_BYTES)
     for index in range(1, ENTRIES // PARTITIONS + 1):
-        group = [Append(p, [Entry(index, 1, payload)]) for p in range(PARTITIONS)]
+        group = [Append(p, [LogEntry(index, 1, payload)]) for p in range(PARTITIONS)]
         if store.write(group, sync=False):
             raise AssertionError("a write failed")
     store.close()

@@ -17,7 +17,7 @@ from statistics import median
 
 from bench.report import Report
 from penstock.log.disk import OsDisk
-from penstock.log.store import Append, Entry, Operation
+from penstock.log.store import Append, LogEntry, Operation
 from penstock.log.stores import open_store
 from penstock.log.stores.segment import format as fmt
 
@@ -78,7 +78,7 @@ def measured(
 def slice_of(turn: int, partitions: int) -> list[list[Operation]]:
     first = turn * SLICE_GROUPS + 1
     return [
-        [Append(p, [Entry(index, 1, os.urandom(PAYLOAD_BYTES))]) for p in range(partitions)]
+        [Append(p, [LogEntry(index, 1, os.urandom(PAYLOAD_BYTES))]) for p in range(partitions)]
         for index in range(first, first + SLICE_GROUPS)
     ]
 

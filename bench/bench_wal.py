@@ -23,8 +23,8 @@ from bench.load import scratch
 from bench.report import Report
 from penstock.kernel.system import SystemClock
 from penstock.log import wal as wal_module
-from penstock.log.executor import PartitionExecutor, Work
-from penstock.log.store import Append, Entry, Operation, Underway
+from penstock.log.executor import PartitionExecutor, WorkKind
+from penstock.log.store import Append, LogEntry, Operation, Underway
 from penstock.log.stores.memory import MemoryStore
 from penstock.log.stores.segment import open_segment
 from penstock.log.stores.segment.format import BLOCK_HEADER_BYTES, RECORD_BYTES
@@ -189,8 +189,8 @@ def executor(report: Report) -> None:
         flush()
 
     def executed() -> None:
-        through.submit(Work.CLIENT, flush)
-        through.submit(Work.REPLICATION, flush)
+        through.submit(WorkKind.CLIENT, flush)
+        through.submit(WorkKind.REPLICATION, flush)
         if soon:  # its slice is used up: the loop has had its turn
             soon.pop()()
 
@@ -277,7 +277,7 @@ class Writers(Generic[S]):
         first, self._last = self._last + 1, self._last + records // len(self._partitions)
         indexes = range(first, self._last + 1)
         starts = [
-            self._writer(iter([Append(n, (Entry(index, 1, PAYLOAD),)) for index in indexes]))
+            self._writer(iter([Append(n, (LogEntry(index, 1, PAYLOAD),)) for index in indexes]))
             for n in self._partitions
         ] * self._each
         self._writing = len(starts)

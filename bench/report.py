@@ -37,6 +37,8 @@ class Report:
     name: str
     title: str = ""
     rows: list[Row] = field(default_factory=list)
+    files: dict[str, str] = field(default_factory=dict)
+    """What is kept beside the rows, by the name of the file."""
 
     def row(self, name: str, value: float, unit: str, **more: Any) -> Row:
         """Add a row; the keywords are the other fields of `Row`."""
@@ -65,6 +67,8 @@ class Report:
             "rows": [asdict(row) for row in self.rows],
         }
         path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+        for name, text in self.files.items():
+            (directory / name).write_text(text)
         return path
 
     @classmethod

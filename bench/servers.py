@@ -109,11 +109,13 @@ def bare() -> Iterator[int]:
 
 
 @contextmanager
-def bare_push() -> Iterator[int]:
+def bare_push(*, synced: bool = False) -> Iterator[int]:
     """The bare loop of `bench.bare_push`; its port."""
     port = free_port()
-    with process([sys.executable, "-m", "bench.bare_push", str(port)], port=port):
-        yield port
+    with directory() as path:
+        file = [str(path / "log")] if synced else []
+        with process([sys.executable, "-m", "bench.bare_push", str(port), *file], port=port):
+            yield port
 
 
 @contextmanager

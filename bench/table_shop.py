@@ -22,7 +22,7 @@ from penstock.app.tables import Warehouse
 from penstock.spark.jvm.embedded import EmbeddedSpark, start_spark
 from penstock.spark.options import SparkOptions
 from penstock.tables.core.health import HealthState
-from penstock.tables.core.jobs import Job
+from penstock.tables.core.jobs import RefreshJob
 from penstock.tables.processes import pid_of
 
 ROWS = 20_000
@@ -71,7 +71,7 @@ class Round(NamedTuple):
     """Tables that were due at one moment: from the first decision until the last was reported."""
 
     wall_s: float
-    jobs: list[Job]
+    jobs: list[RefreshJob]
     answered_ms: int
 
     @property
@@ -219,5 +219,5 @@ def query_of(number: int) -> str:
     )
 
 
-def took_s(job: Job) -> float:
+def took_s(job: RefreshJob) -> float:
     return ((job.finished_at_ms or 0) - (job.started_at_ms or 0)) / 1_000

@@ -1,6 +1,6 @@
 """Run one group of tests: `python tools/group.py NAME REPORT.xml PATH… -- PYTEST-ARGUMENT…`.
 
-A group without tests yet is no failure here; `tools/totals.py` fails if no test ran at all.
+A group without tests does not fail here; `tools/totals.py` fails if no test ran at all.
 """
 
 from __future__ import annotations

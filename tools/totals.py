@@ -1,6 +1,7 @@
 """Add up the reports of all test groups: `python tools/totals.py DIRECTORY`.
 
-Prints one line in pytest's words. Fails if a test failed, or if no test ran.
+Prints how long each group took, the longest first, so that growth is seen; then one line in
+pytest's words. Fails if a test failed, or if no test ran.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ class Totals(NamedTuple):
 
 def main() -> int:
     """Print the totals; return the exit status."""
-    totals = add_up(Path(sys.argv[1]))
+    directory = Path(sys.argv[1])
+    totals = add_up(directory)
+    print(", ".join(f"{name} {seconds:.0f} s" for seconds, name in spans(directory)))
     print(totals)
     if totals.passed + totals.failed == 0:
         print("no tests ran", file=sys.stderr)
@@ -41,6 +44,20 @@ def add_up(directory: Path) -> Totals:
             failed += int(suite.get("failures", 0)) + int(suite.get("errors", 0))
             skipped += int(suite.get("skipped", 0))
     return Totals(tests - failed - skipped, failed, skipped)
+
+
+def spans(directory: Path) -> list[tuple[float, str]]:
+    """How many seconds each group took, the longest first."""
+    return sorted(
+        (
+            (
+                sum(float(suite.get("time", 0)) for suite in ET.parse(path).iter("testsuite")),
+                path.stem,
+            )
+            for path in directory.glob("*.xml")
+        ),
+        reverse=True,
+    )
 
 
 if __name__ == "__main__":

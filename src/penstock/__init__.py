@@ -25,19 +25,22 @@ if TYPE_CHECKING:
     from penstock.client.blocking.work import Job as Job
     from penstock.client.blocking.work import Work as Work
     from penstock.client.blocking.writer import Writer as Writer
-    from penstock.client.records import Record as Record
     from penstock.client.retry import RetryPolicy as RetryPolicy
-    from penstock.client.runtime.policy import CommitBackpressure as CommitBackpressure
     from penstock.client.runtime.transaction import Transaction as Transaction
     from penstock.client.settings import ClientSettings as ClientSettings
+    from penstock.client.settings import CommitBackpressure as CommitBackpressure
     from penstock.ingest.device import Device as Device
     from penstock.protocol.answers import StoredRecord as StoredRecord
     from penstock.protocol.answers import Written as Written
+    from penstock.protocol.commits import Commit as Commit
+    from penstock.protocol.commits import CommitRead as CommitRead
+    from penstock.protocol.commits import CommitWrite as CommitWrite
     from penstock.protocol.config import TopicConfig as TopicConfig
     from penstock.protocol.events import CaughtUp as CaughtUp
     from penstock.protocol.events import Records as Records
     from penstock.protocol.events import Tombstone as Tombstone
     from penstock.protocol.events import TopicDeleted as TopicDeleted
+    from penstock.protocol.requests import Record as Record
     from penstock.spark.pipeline.definition import Pipeline as Pipeline
 
 __version__ = "0.1.0.dev0"
@@ -54,11 +57,14 @@ _HOMES: Final = {
     "CaughtUp": "penstock.protocol.events",
     "Client": "penstock.client.blocking.client",
     "ClientSettings": "penstock.client.settings",
-    "CommitBackpressure": "penstock.client.runtime.policy",
+    "Commit": "penstock.protocol.commits",
+    "CommitBackpressure": "penstock.client.settings",
+    "CommitRead": "penstock.protocol.commits",
+    "CommitWrite": "penstock.protocol.commits",
     "Device": "penstock.ingest.device",
     "Job": "penstock.client.blocking.work",
     "Pipeline": "penstock.spark.pipeline.definition",
-    "Record": "penstock.client.records",
+    "Record": "penstock.protocol.requests",
     "Records": "penstock.protocol.events",
     "RetryPolicy": "penstock.client.retry",
     "Runtime": "penstock.client.blocking.runtime",

@@ -5,23 +5,21 @@ say what to do next. Each of the others belongs to one of them.
 """
 
 from penstock.client.errors import (
+    BacklogFull,
+    ChangedLocally,
     ClientClosed,
+    CommitConvergenceError,
     Disconnected,
+    HandlerFailed,
     LeaseLost,
     Limited,
     NotPenstock,
+    OriginFailed,
     OutcomeUnknown,
+    Superseded,
     TimedOut,
     Unreachable,
     Untrusted,
-)
-from penstock.client.runtime.errors import (
-    BacklogFull,
-    ChangedLocally,
-    CommitConvergenceError,
-    HandlerFailed,
-    OriginFailed,
-    Superseded,
 )
 from penstock.kernel.errors import (
     Busy,
@@ -68,6 +66,7 @@ from penstock.protocol.errors import (
     PastGone,
     PayloadTooLarge,
     PreconditionFailed,
+    PublishRefused,
     RecordsUnreadable,
     RecordTooLarge,
     RefusedByRule,
@@ -148,6 +147,7 @@ __all__ = [
     "PayloadTooLarge",
     "PenstockError",
     "PreconditionFailed",
+    "PublishRefused",
     "RecordTooLarge",
     "RecordsUnreadable",
     "RefusedByRule",

@@ -83,6 +83,10 @@ class ServerProcess:
     def log(self) -> str:
         return self._log.read_text(errors="replace")[-4000:] if self._log.exists() else ""
 
+    def stay(self) -> None:
+        """Keep the port for the next start."""
+        self._environment["PENSTOCK_PORT"] = str(self.address.port)
+
     def kill(self) -> None:
         """kill -9, and wait until it is gone."""
         self.process.kill()

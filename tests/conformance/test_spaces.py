@@ -148,8 +148,8 @@ def test_a_commit_takes_effect_as_a_whole_or_not_at_all(api, mine):
 )
 def test_a_malformed_commit_is_refused_and_nothing_is_applied(api, mine, fields):
     answer = mine.post(put("e", "applied"), **fields)
-    message = expect.refusal(answer, 400, "invalid_request")
-    assert "expected" in answer.json["error"]["message"], message
+    expect.refusal(answer, 400, "invalid_request")
+    assert answer.json["error"]["message"]
     assert api.state(mine.space)["head_seq"] == 2
     assert document(api, mine.space, "e") != "applied"
     assert mine.done(put("e", 1), more=1) == 3  # and an unknown field does no harm

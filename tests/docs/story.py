@@ -77,11 +77,16 @@ def commands(line: int, text: str) -> Iterator[Step]:
 class Story:
     """A reader in a directory, with programs on the path, and perhaps a server.
 
-    `instead` are words of the page that stand for others here, such as ports that are free.
+    `instead` are words of the page that stand for others here, such as ports that are free, and
+    `environ` are variables that the reader need not have.
     """
 
     def __init__(
-        self, directory: Path, programs: Path, instead: Mapping[str, str] | None = None
+        self,
+        directory: Path,
+        programs: Path,
+        instead: Mapping[str, str] | None = None,
+        environ: Mapping[str, str] | None = None,
     ) -> None:
         self._directory = directory
         self._instead = dict(instead or {})
@@ -95,6 +100,7 @@ class Story:
         }
         path = f"{programs}:{kept['PATH']}"
         self._environ = kept | {"PATH": path, "TERM": "dumb", "COLUMNS": str(COLUMNS)}
+        self._environ |= environ or {}
 
     def do(self, step: Step) -> None:
         """Do one step; what is not as the page says fails."""

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.story import ADDRESS, Step, Story, commands, is_as_shown, steps
+from tests.integration.spark.one import ENVIRON
 from tools import markdown
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -56,7 +57,7 @@ def test_a_page_can_be_followed_from_a_checkout(page, checkout):
     "page", [page for page in HOW_TO if page != CLUSTER], ids=lambda page: page.name
 )
 def test_a_how_to_can_be_followed(page, tmp_path):
-    follow(page, Story(tmp_path, Path(sys.executable).parent))
+    follow(page, Story(tmp_path, Path(sys.executable).parent, environ=ENVIRON))
 
 
 def test_every_how_to_has_something_to_follow():

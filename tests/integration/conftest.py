@@ -1,16 +1,43 @@
-"""Databases for catalogs, for every test that asks: files, and databases of one PostgreSQL."""
+"""For every test that asks: databases of catalogs, on files and one PostgreSQL; a certificate."""
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from tests.integration.postgres import KINDS, new_database, postgres_server
 
 NUMBERS = count()
+
+
+class Certificate(NamedTuple):
+    """Files of a certificate for localhost that vouches for itself."""
+
+    cert: Path
+    key: Path
+
+
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("needs openssl to make a certificate")
+    directory = tmp_path_factory.mktemp("tls")
+    made = Certificate(directory / "cert.pem", directory / "key.pem")
+    curve = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1")  # RSA takes seconds
+    names = ("-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1")
+    files = ("-keyout", made.key, "-out", made.cert)
+    subprocess.run(
+        [openssl, "req", "-x509", *curve, "-nodes", "-days", "2", *names, *files],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    return made
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from penstock.kernel.errors import Corrupt, PenstockError
-from penstock.log.executor import PartitionExecutor, Work
+from penstock.log.executor import PartitionExecutor, WorkKind
 from penstock.testing import Command, run_script
 
 SCRIPTS = Path(__file__).parent / "log"
@@ -50,7 +50,7 @@ class ExecutorScript:
 
     def do_submit(self, command: Command) -> str:
         """`submit CLASS NAME [took=µs] [count=N] [raises=1]`"""
-        kind, name = Work[command.words[0].upper()], command.words[1]
+        kind, name = WorkKind[command.words[0].upper()], command.words[1]
         for number in range(command.number("count", 1)):
             label = f"{name}{number}" if "count" in command.options else name
             refused = self._submit(kind, label, command)
@@ -58,7 +58,7 @@ class ExecutorScript:
                 return refused
         return "" if self.said else "waits"
 
-    def _submit(self, kind: Work, name: str, command: Command) -> str:
+    def _submit(self, kind: WorkKind, name: str, command: Command) -> str:
         took_ns, raises = command.number("took", 0) * US, command.number("raises", 0)
 
         def run() -> None:

@@ -15,15 +15,15 @@ import pytest
 
 from penstock.client.errors import Disconnected
 from penstock.client.runtime.core import RuntimeCore
+from penstock.client.runtime.driver import Handlers
 from penstock.client.runtime.effects import Effect, Fail, Report, Run, Tell, Transmit
 from penstock.client.runtime.events import Event, Intent
-from penstock.client.runtime.handlers import Handlers
-from penstock.client.runtime.policy import CommitBackpressure, RuntimeLimits
-from penstock.client.runtime.replica import Change, Version
+from penstock.client.runtime.replica import Change, EntityVersion
 from penstock.client.runtime.status import status_of
 from penstock.client.runtime.transaction import Transaction
-from penstock.commits.model import Commit, Write
+from penstock.client.settings import CommitBackpressure, RuntimeLimits
 from penstock.flow.backoff import Backoff
+from penstock.protocol.commits import Commit, CommitWrite
 from penstock.protocol.errors import CommitConflict, PreconditionFailed
 from penstock.testing import Command, run_script
 
@@ -58,7 +58,9 @@ class RuntimeScript:
     def do_listed(self, command: Command) -> list[Effect]:
         """`listed SEQ a=1`: all entities as of a commit."""
         seq = int(command.words[0])
-        versions = {name: Version(json.loads(doc), seq) for name, doc in command.options.items()}
+        versions = {
+            name: EntityVersion(json.loads(doc), seq) for name, doc in command.options.items()
+        }
         return self.core.listed(versions, seq, 1, self.now_ms)
 
     def do_advanced(self, command: Command) -> list[Effect]:
@@ -68,7 +70,9 @@ class RuntimeScript:
             number = int(command.words[2])
             writes = self.sent[number].writes
             return self.core.advanced([Change(seq, "me", number, writes)], self.now_ms)
-        writes = tuple(Write(name, set=json.loads(doc)) for name, doc in command.options.items())
+        writes = tuple(
+            CommitWrite(name, set=json.loads(doc)) for name, doc in command.options.items()
+        )
         return self.core.advanced([Change(seq, "other", seq, writes)], self.now_ms)
 
     def do_send(self, command: Command) -> list[Effect]:

@@ -1,8 +1,7 @@
 """Pipelines drawn at random: any mix of latency distributions, batches, parallelism and load.
 
 Limits are those of a pipeline that can be operated: a batch is done within a second (three seconds
-without a result are a stall by rule), holds no more than the smallest window, and is mostly fixed
-cost: one that takes more than twice as long when full is congested by rule whenever it fills.
+without a result are a stall by rule) and holds no more than the smallest window.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ def draw_service(chance: random.Random, per_s: float, *, batches: float = 0.25) 
     """Workers, or by a chance batches, that do so many items a second."""
     if chance.random() < batches:
         return batch_service(
-            per_s, items=_log_uniform(chance, 32, 1_000), fixed=chance.uniform(0.55, 0.9)
+            per_s, items=_log_uniform(chance, 32, 1_000), fixed=chance.uniform(0.05, 0.9)
         )
     parallelism = chance.choice((1, 2, 4, 8, 32))
     return Workers(draw_latency(chance, 1_000 * parallelism / per_s), parallelism)

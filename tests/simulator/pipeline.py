@@ -128,10 +128,13 @@ class Pipeline:
 
     def set_windows(self, windows: Sequence[int]) -> None:
         """Put windows in force that the planner did not choose, as if it had."""
+        stages = zip(self.memory.stages, windows, self.channels, strict=True)
+        kept = tuple(
+            stage.decreased(window, channel.occupied)._replace(window=window)
+            for stage, window, channel in stages
+        )
         for channel, window in zip(self.channels, windows, strict=True):
             channel.resize(window)
-        stages = zip(self.memory.stages, windows, strict=True)
-        kept = tuple(stage._replace(window=window) for stage, window in stages)
         self.memory = self.memory._replace(stages=kept)
 
     def run(self, span_ms: int) -> Pipeline:

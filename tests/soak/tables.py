@@ -21,13 +21,13 @@ from collections import Counter
 from pathlib import Path
 from random import SystemRandom
 
-from penstock.tables.core.retry import RetryPolicy
+from penstock.tables.core.failures import FailurePolicy
 from penstock.testing import seeded
 from tests.integration.postgres import postgres_server
-from tests.integration.tables_spark.crash import Run
-from tests.integration.tables_spark.place import SparkPlace
+from tests.integration.spark.refresh.crash import Run
+from tests.integration.spark.refresh.place import SparkPlace
 
-RETRY = RetryPolicy(base_ms=20, cap_ms=50, deaths_max=1_000_000)
+RETRY = FailurePolicy(base_ms=20, cap_ms=50, deaths_max=1_000_000)
 SHARED = ("worker",) * 5 + ("worker at a step",) * 4 + ("coordinator", "coordinator at a step")
 OWN = ("worker", "worker", "worker", "jvm", "coordinator")
 
@@ -39,6 +39,7 @@ def main() -> None:
     parser.add_argument("--own", action="store_true", help="coordinators start Spark themselves")
     parser.add_argument("--spark", metavar="URL", help="a Spark that runs; else one is started")
     parser.add_argument("--postgres", action="store_true", help="the catalog is in PostgreSQL")
+    parser.add_argument("--differential", action="store_true", help="tables follow their changes")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so long")
     parser.add_argument("--seed", type=int)
     arguments = parser.parse_args()
@@ -67,7 +68,7 @@ def attack(arguments: argparse.Namespace, seed: int, address: str, home: Path) -
             retry=RETRY,
             max_concurrent_refreshes=2, max_workers=2, sweep_every_ms=1_000, sweep_grace_ms=5_000,
         )  # fmt: skip
-        run = Run(place, random)
+        run = Run(place, random, "differential" if arguments.differential else "auto")
         try:
             kills = run.kills
             while kills.total() < arguments.rounds and not is_over():

@@ -72,7 +72,7 @@ def test_every_error_a_program_may_catch_is_a_penstock_error() -> None:
         assert issubclass(getattr(penstock.errors, name), penstock.errors.PenstockError)
 
 
-@pytest.mark.parametrize("module", ["client", "client.runtime", "kernel", "protocol"])
+@pytest.mark.parametrize("module", ["client", "kernel", "protocol"])
 def test_every_error_of_a_call_can_be_caught_by_its_public_name(module: str) -> None:
     errors = import_module(f"penstock.{module}.errors")
     for name, found in vars(errors).items():

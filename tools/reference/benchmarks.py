@@ -28,4 +28,6 @@ def section(path: Path) -> list[str]:
     lines = [f"## {report.name}", "", report.title, "", f"Measured on {facts}.", ""]
     lines += [f"| {' | '.join(HEADINGS)} |", "|---|--:|---|--:|---|---|---|"]
     lines += [f"| {' | '.join([*cells(row), MET_WORDS[row.met]])} |" for row in report.rows]
+    for plot in sorted(path.parent.glob(f"{report.name}-*.svg")):
+        lines += ["", f"![{plot.stem}](../../bench/results/{plot.name})"]
     return lines

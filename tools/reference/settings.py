@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from click import Command
 
-from penstock.cli.ingest_run import edge
+from penstock.cli.ingest import edge
 from penstock.cli.serve import serve
 from penstock.cli.table import run
 from penstock.config import (
@@ -42,7 +42,8 @@ def settings_page() -> str:
 def _table(table: str, command: Command | None = None) -> list[str]:
     lines = ["| setting | variable | flag | default | meaning |", "|---|---|---|--:|---|"]
     flags = {option.name: option.opts[0] for option in command.params} if command else {}
-    for name, default, meaning in described(table):
+    for name, _, default, doc, choices in described(table).values():
+        meaning = f"{doc} One of {', '.join(choices)}." if choices else doc
         flag = f"`{flags[name]}`" if name in flags else ""
         shown = f"`{sized(name, default)}`" if default else "–"
         said = f"`{variable(name, table)}`"

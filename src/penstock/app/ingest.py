@@ -19,10 +19,10 @@ from penstock.app.process import set_up_logging, tls_context, write_atomically
 from penstock.client import Client, ClientSettings
 from penstock.config import IngestSettings
 from penstock.flow.meter import Stage
+from penstock.ingest.backlog import Backlog, Downstream
 from penstock.ingest.edge import Edge
 from penstock.ingest.status import CONTENT_TYPE, Shown
 from penstock.ingest.tokens import DeviceTokens, parse_tokens
-from penstock.ingest.windows import Downstream
 from penstock.kernel.errors import Rejected
 from penstock.server.http import Listener
 from penstock.server.http.message import Exchange
@@ -47,6 +47,7 @@ class IngestPlace(NamedTuple):
     data_path: str | None
     spark: SparkOptions
     tariffs: str
+    snapshots_kept_ms: int | None = None
 
 
 def run_edge_alone(settings: IngestSettings, *, say: Say) -> None:
@@ -71,7 +72,8 @@ def run_ingest(
     from penstock.metering.pipeline import metering
     from penstock.spark.lake.object_store import check_store
     from penstock.spark.link import SparkLink, check_installed
-    from penstock.spark.pipeline.runner import PipelineRunner
+    from penstock.spark.pipeline.runner import PipelineRunner, RunnerOptions
+    from penstock.spark.pipeline.upkeep import Upkeep
 
     set_up_logging(settings.log)
     check_installed(place.spark)
@@ -80,10 +82,19 @@ def run_ingest(
     with open_catalog(place.catalog, place.data_path) as lake:
         key = settings.api_key or None
         pipeline = metering(settings.url, settings.raw_topic, tariffs=place.tariffs, api_key=key)
-        runner = PipelineRunner(pipeline, lake, settings.url, link=link, api_key=key)
+        # One batch gathers, one is in the job and one is committed: with the edge's limits, which
+        # take five eighths, large messages stay within the budget where windows cannot shrink.
+        options = RunnerOptions(batch_bytes_max=settings.window_bytes // 8)
+        runner = PipelineRunner(
+            pipeline, lake, settings.url, link=link, api_key=key, options=options
+        )
+        tables = [*pipeline.targets, pipeline.dead_letters]
         try:
             runner.check()  # before devices are told that they may send
-            uvloop.run(run_whole(settings, runner, say=say, on_look=on_look))
+            runner.warm_up()
+            kept_ms = place.snapshots_kept_ms
+            with Upkeep(place.catalog, lake.data_path, tables, kept_ms=kept_ms):
+                uvloop.run(run_whole(settings, runner, say=say, on_look=on_look))
         finally:
             runner.stop()
             link.close()
@@ -194,7 +205,7 @@ def read_tokens(path: Path | None) -> DeviceTokens | None:
     try:
         return parse_tokens(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        raise Rejected(f"expected device tokens in {path}: {error}") from error
+        raise Rejected(f"cannot read the device tokens in {path}: {error}") from error
     except Rejected as error:
         raise Rejected(f"{path}: {error.message}") from error
 
@@ -203,13 +214,15 @@ def answer_status(shown: Shown, exchange: Exchange) -> None:
     """The application of the status port: `/status` as JSON, `/metrics` for Prometheus."""
     request = exchange.request
     if request.method != "GET":
-        exchange.reply(405, b"expected GET\n", content_type=PLAIN, headers=((b"allow", b"GET"),))
+        exchange.reply(
+            405, b"only GET is allowed\n", content_type=PLAIN, headers=((b"allow", b"GET"),)
+        )
     elif request.path == "/metrics":
         exchange.reply(200, shown.prometheus().encode(), content_type=CONTENT_TYPE.encode())
     elif request.path in ("/status", "/"):
         exchange.reply(200, msgspec.json.encode(shown.status()) + b"\n")
     else:
-        exchange.reply(404, b"expected /metrics or /status\n", content_type=PLAIN)
+        exchange.reply(404, b"not found; there are /metrics and /status\n", content_type=PLAIN)
 
 
 async def _listen(listener: Listener, settings: IngestSettings) -> tuple[str, int]:
@@ -234,6 +247,7 @@ class Whole:
 
     def __init__(self, settings: IngestSettings, runner: PipelineRunner) -> None:
         self.runner = runner
+        self._backlog = Backlog(settings.backlog_ms)
         self.edge: Edge = make_edge(settings, stages=runner.stages, downstream=self)
 
     @property
@@ -244,14 +258,20 @@ class Whole:
 
     @property
     def room(self) -> int:
-        """How many more messages the topic may take: the free slots of the stages behind it."""
-        return max(0, sum(stage.window for stage in self.runner.stages) - self.behind)
+        """How many more messages the topic may take."""
+        slots = sum(stage.window for stage in self.runner.stages)
+        return self._backlog.room(self.behind, slots)
+
+    def measure(self, now_ms: int) -> None:
+        """Called every 100 ms: measures how fast the topic drains."""
+        self._backlog.measure(self.behind, self.runner.stored_seq, now_ms)
 
     def status(self) -> dict[str, Any]:
         """The edge's status, all five stages, and the progress of the lake."""
         runner, basis = self.runner, self.runner.basis
         pipeline = {
-            "stored_seq": runner.stored_seq, "behind": self.behind, "trouble": runner.trouble,
+            "stored_seq": runner.stored_seq, "behind": self.behind,
+            "drain_per_s": round(self._backlog.drain_per_s), "trouble": runner.trouble,
             "tariffs": None if basis is None else basis._asdict(),
         }  # fmt: skip
         return {**self.edge.status(), "pipeline": pipeline}

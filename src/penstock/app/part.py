@@ -14,7 +14,7 @@ from typing import Final
 
 from penstock.config import child_environ
 from penstock.flow.backoff import Backoff
-from penstock.kernel.errors import Rejected, Unavailable
+from penstock.kernel.errors import PenstockError, Rejected, Unavailable
 
 BACKOFF: Final = Backoff(base_ms=250, cap_ms=15_000, jitter=0.0, window_ms=float("inf"))
 """How long to wait before a part is restarted."""
@@ -36,9 +36,10 @@ OnLine = Callable[[str, str], None]
 class Part:
     """A `penstock` command that is kept running.
 
-    `is_ready` is polled after each start, and `sign`, a file in which the part writes where it
-    listens, is removed before. A part that exits is restarted after a delay that doubles. One that
-    exits before it was ever ready, or too often in a row, is given up: a restart would not help.
+    `is_ready` is polled after each start; it raises if waiting cannot help. `sign`, a file in which
+    the part writes where it listens, is removed before. A part that exits is restarted after a
+    delay that doubles. One that exits before it was ever ready, or too often in a row, is given up:
+    a restart would not help.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class Part:
         self._process: Process | None = None
         self._stop = asyncio.Event()
         self._was_ready = False
+        self._hopeless: PenstockError | None = None
         self._last_line = ""
 
     @property
@@ -84,6 +86,8 @@ class Part:
             code = await self._run_once()
             if self._stop.is_set():
                 return
+            if self._hopeless is not None:
+                raise self._hopeless
             failures = 1 if loop.time() - began_s > STEADY_S else failures + 1
             fruitless = 0 if self.ready.is_set() else fruitless + 1
             self.ready.clear()
@@ -154,13 +158,17 @@ class Part:
             looking.cancel()
 
     async def _look(self, process: Process) -> None:
-        """Wait until it is ready."""
-        while process.returncode is None:
-            if await self._is_ready():
-                self.ready.set()
-                self._was_ready = True
-                return
-            await asyncio.sleep(LOOK_S)
+        """Wait until it is ready, or end it if it can never be."""
+        try:
+            while process.returncode is None:
+                if await self._is_ready():
+                    self.ready.set()
+                    self._was_ready = True
+                    return
+                await asyncio.sleep(LOOK_S)
+        except PenstockError as error:
+            self._hopeless = error
+            self.signal(signal.SIGTERM)
 
     async def _forward(self, process: Process) -> None:
         assert process.stdout is not None

@@ -28,9 +28,7 @@ def tls_context(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
     try:
         context.load_cert_chain(cert, key)
     except (OSError, ssl.SSLError) as error:
-        raise Rejected(
-            f"expected a certificate and its key in {cert} and {key}: {error}"
-        ) from error
+        raise Rejected(f"cannot use the certificate {cert} with the key {key}: {error}") from error
     return context
 
 

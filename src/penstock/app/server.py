@@ -27,24 +27,23 @@ from penstock.kernel.errors import Corrupt, Rejected
 from penstock.kernel.system import SystemClock
 from penstock.kernel.units import MIB
 from penstock.log.journal import partitions_of
-from penstock.log.store import Store
+from penstock.log.store import LogStore
 from penstock.log.stores import open_store
+from penstock.protocol.routes import is_write
 from penstock.server.api.app import TopicApplication
-from penstock.server.api.auth import KeyRing, parse_keys
+from penstock.server.api.auth import CapLimits, Caps, KeyRing, parse_keys
 from penstock.server.api.call import Context
 from penstock.server.api.errors import Hiding
 from penstock.server.api.gate import Gate
-from penstock.server.api.quotas import CapLimits, Caps
-from penstock.server.api.routes import is_write
-from penstock.server.api.tables_desk import TablesDesk, WarehousePlace
+from penstock.server.api.warehouse import TablesDesk, WarehousePlace
 from penstock.server.http.listener import Listener
 from penstock.server.http.message import TransportLimits
 from penstock.server.http.origins import Origins
-from penstock.server.push.sessions import Sessions
+from penstock.server.push.watching import WatcherSessions
 from penstock.topics.engine.engine import Engine
-from penstock.topics.engine.views import EngineOptions
+from penstock.topics.engine.options import EngineOptions
 from penstock.topics.persist.data_dir import check_log_is_there
-from penstock.topics.persist.sealing import SealOptions
+from penstock.topics.persist.segments import SealOptions
 
 if TYPE_CHECKING:
     from penstock.app.tables import Warehouse
@@ -158,7 +157,7 @@ class Server:
             origins=origins_of(settings),
             tls=tls_context(settings.tls_cert, settings.tls_key),
         )
-        self._store: Store | None = None
+        self._store: LogStore | None = None
         self.engine: Engine | None = None
         self.application: TopicApplication | None = None
         self.tables: TablesDesk | None = None
@@ -171,8 +170,8 @@ class Server:
             return await self._listener.start(settings.host, settings.port)
         except OSError as error:
             raise Rejected(
-                f"expected a free address, found {settings.host}:{settings.port} unusable: "
-                f"{error.strerror or error}"
+                f"cannot listen on {settings.host}:{settings.port}: {error.strerror or error}; "
+                "choose another host or port, or end what listens there"
             ) from error
 
     @property
@@ -202,7 +201,7 @@ class Server:
                     settings.max_inflight_per_key,
                 )
             ),
-            Sessions(
+            WatcherSessions(
                 new_wid, sessions_max=settings.max_watch_sessions, ttl_ms=settings.session_ttl_ms
             ),
             self.keys,
@@ -339,7 +338,7 @@ def _url(settings: Settings, host: str, port: int) -> str:
 
 
 def describe(settings: Settings, host: str, port: int, keys: KeyRing | None) -> str:
-    """The line that says where the server and its data are, and who has access."""
+    """The line that says where the server and its data are, and whether it has keys."""
     where = "in memory only" if settings.store == "memory" else f"in {settings.data_dir}"
     auth = "off: everybody may do everything" if keys is None else f"on: {len(keys)} keys"
     line = (
@@ -375,10 +374,10 @@ def _tell_port(path: Path | None, host: str, port: int) -> None:
     try:
         write_atomically(path, f"{host}:{port}\n")
     except OSError as error:
-        raise Rejected(f"expected a file for the port, found {path} unusable: {error}") from error
+        raise Rejected(f"cannot write the port file {path}: {error}") from error
 
 
-def _engine_options(settings: Settings, store: Store) -> EngineOptions:
+def _engine_options(settings: Settings, store: LogStore) -> EngineOptions:
     made_with = partitions_of(store)
     return EngineOptions(
         partitions=settings.wal_shards or made_with or min(os.cpu_count() or 1, SHARDS_MAX),
@@ -410,7 +409,7 @@ def _machine_bytes() -> int:
     return min(found)
 
 
-def _open_store(settings: Settings, on_held: Callable[[], None]) -> Store:
+def _open_store(settings: Settings, on_held: Callable[[], None]) -> LogStore:
     """Open the log. The segment store reads much of it here, and so detects a lock early."""
     options: dict[str, Any] = {}
     if settings.store == "segment":
@@ -425,9 +424,7 @@ def _open_store(settings: Settings, on_held: Callable[[], None]) -> Store:
             check_log_is_there(settings.data_dir)
         return open_store(settings.store, settings.data_dir / LOG_DIR, **options)
     except OSError as error:
-        raise Rejected(
-            f"expected a directory for the log, found {settings.data_dir} unusable: {error}"
-        ) from error
+        raise Rejected(f"cannot use {settings.data_dir} as the data directory: {error}") from error
 
 
 async def _show_progress(engine: Engine, on_progress: OnProgress) -> None:

@@ -20,6 +20,7 @@ from penstock.app.ingest import fetch_status
 from penstock.app.part import OnLine, Part
 from penstock.app.server import own_url
 from penstock.client import AsyncClient, ClientSettings
+from penstock.client.errors import Untrusted
 from penstock.config import IngestSettings, Settings, TablesSettings
 from penstock.kernel.errors import PenstockError, Rejected
 from penstock.protocol.errors import CallError, Forbidden, Unauthorized
@@ -57,18 +58,26 @@ class UpSettings(NamedTuple):
 
     def check(self) -> None:
         """Refuse incompatible settings."""
-        if self.server.tls_cert is not None:
-            raise Rejected(
-                "expected a server without TLS under `penstock up`: let a proxy speak TLS, or "
-                "start `penstock serve`, `ingest run` and `table run` by themselves"
-            )
         if self.server.has_keys and INGEST in self.parts and not self.ingest.api_key:
             raise Rejected(
-                "expected an API key for ingest, as the server has keys: set api_key in [ingest] "
-                "to a key of the server that may write"
+                "the server has keys and ingest has none: set api_key in [ingest] to a key of the "
+                "server that may write"
             )
         if self.server.store == "memory":
-            raise Rejected("expected a durable store under `penstock up`, found store 'memory'")
+            raise Rejected(
+                "`penstock up` restarts a server that ends, and store 'memory' would lose what was "
+                "acknowledged: choose another store in [server]"
+            )
+
+    def server_url(self, host: str, port: int) -> str:
+        """Where the parts find the server.
+
+        With TLS that is the address in [ingest], if it is one with https: a certificate is for a
+        name, and seldom for 127.0.0.1.
+        """
+        if self.server.tls_cert is not None and self.ingest.url.startswith("https:"):
+            return self.ingest.url
+        return own_url(self.server, host, port)
 
 
 class Up:
@@ -198,7 +207,10 @@ class Up:
         return own
 
     def _jvm_variables(self, name: str) -> dict[str, str]:
-        found = {} if self._spark is None else {"PENSTOCK_SPARK": self._spark.url}
+        found: dict[str, str] = {}
+        if self._spark is not None:
+            # The JVM has what [spark.conf] says; a session may not set most of it.
+            found = {"PENSTOCK_SPARK": self._spark.url, "PENSTOCK_SPARK_CONF": "{}"}
         if name == INGEST:
             found["PENSTOCK_INGEST_URL"] = self.server_url
         return found
@@ -219,7 +231,7 @@ class Up:
             return False
         if not self.server_url:
             host, port = _split(said[0])
-            self.server_url = own_url(self.settings.server, host, port)
+            self.server_url = self.settings.server_url(host, port)
             self.parts[SERVER].own["PENSTOCK_PORT"] = str(port)  # the others know this port
         return await is_server_ready(self.server_url, self.settings.ingest.api_key)
 
@@ -305,10 +317,13 @@ async def run_up(settings: UpSettings, *, say: Say, on_line: OnLine) -> None:
 async def states(settings: UpSettings) -> dict[str, tuple[bool, str]]:
     """Whether each part runs where the settings say, with an explanation."""
     server, ingest = settings.server, settings.ingest
-    url = own_url(server, server.host, server.port)
+    url = settings.server_url(server.host, server.port)
     found: dict[str, tuple[bool, str]] = {}
-    runs = await is_server_ready(url, ingest.api_key)
-    found[SERVER] = runs, f"ready at {url}" if runs else f"not ready at {url}"
+    try:
+        runs = await is_server_ready(url, ingest.api_key)
+        found[SERVER] = runs, f"ready at {url}" if runs else f"not ready at {url}"
+    except Untrusted as error:
+        found[SERVER] = False, error.message
     if INGEST in settings.parts:
         status = await ingest_status(f"http://{_joined((ingest.status_host, ingest.status_port))}")
         where = _joined((ingest.host, ingest.port))
@@ -329,12 +344,17 @@ def _ingest_words(status: dict[str, Any] | None, where: str) -> str:
 
 
 async def is_server_ready(url: str, api_key: str | None = None) -> bool:
-    """Whether a server answers and has replayed its log."""
+    """Whether a server answers and has replayed its log; `Untrusted` if its certificate is not."""
     async with AsyncClient(_looking(url, api_key)) as client:
         try:
             await client.ready()
         except Unauthorized:  # with `probe_auth` a probe needs a key; any answer is enough
             return True
+        except Untrusted as error:  # waiting does not help
+            raise Untrusted(
+                f"{error.message}; name the certificate's authority in SSL_CERT_FILE, and the "
+                "server as its certificate does in url of [ingest]"
+            ) from error
         except CallError:
             return False
     return True

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
-from collections.abc import Mapping
 from typing import Any, Final
 
 import click
 
 import penstock
 from penstock.cli.failing import leave_broken_output, leave_output, open_closed_streams, told
+from penstock.cli.groups import LazyGroup
 
 COMMANDS: Final = {
     "up": ("up", "Run server, ingest and tables on this machine until Ctrl-C."),
@@ -20,21 +19,21 @@ COMMANDS: Final = {
         "entity",
         "Look at and change the entities of a running server: JSON documents in a space.",
     ),
-    "ingest": ("ingest", "Take in the messages of devices."),
+    "ingest": ("groups", "Take in the messages of devices."),
     "metering": (
-        "metering",
+        "groups",
         "Run the shipped example: readings of meters, priced by tariffs.",
     ),
     "table": ("table", "Define stream tables, look at them, have them refreshed."),
     "query": ("table", "Print the rows of a table, or of a SELECT over tables of the lake."),
-    "backup": ("backup", "Copy a data directory to DEST, which must be empty or not there yet."),
-    "restore": ("backup", "Make a data directory of the backup in SOURCE."),
+    "backup": ("data_dir", "Copy a data directory to DEST, which must be empty or not there yet."),
+    "restore": ("data_dir", "Make a data directory of the backup in SOURCE."),
     "inspect": (
-        "inspect",
+        "data_dir",
         "Look into DATA_DIR without a server, and without changing a byte of it.",
     ),
     "salvage": (
-        "salvage",
+        "data_dir",
         "Say what can be read of the damaged DATA_DIR, and save it into a new directory.",
     ),
     "demo": (
@@ -43,34 +42,6 @@ COMMANDS: Final = {
     ),
 }
 """The commands, in the order `penstock --help` shows them: module and line of help."""
-
-
-class LazyGroup(click.Group):
-    """A group that imports a command's module when the command is used, not when it is listed.
-
-    `lazy` has the module and the help line of each command: importing every module for its first
-    line of help took 1.3 s. A test compares the lines with the commands.
-    """
-
-    def __init__(self, *args: Any, lazy: Mapping[str, tuple[str, str]], **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.lazy = lazy
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self.lazy)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in self.lazy:
-            return None
-        module = importlib.import_module(f"{__name__}.{self.lazy[cmd_name][0]}")
-        command = getattr(module, cmd_name)
-        if not isinstance(command, click.Command):
-            raise TypeError(f"expected a click command named {cmd_name!r}, found {command!r}")
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in self.lazy.items()])
 
 
 class Program(LazyGroup):

@@ -49,7 +49,7 @@ def demo(check: bool, seconds: float | None, directory: Path | None) -> None:
     place = (directory or Path(tempfile.mkdtemp(prefix="penstock-demo-"))).absolute()
     place.mkdir(parents=True, exist_ok=True)
     if any(place.iterdir()):
-        raise click.ClickException(f"expected an empty directory, found files in {place}")
+        raise click.ClickException(f"{place} is not empty; name an empty or a new directory")
     tour = Tour(place, check=check, seconds=seconds or (CHECK_S if check else None))
     try:
         is_right = asyncio.run(tour.run())

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 from uuid import uuid4
 
 import click
 import msgspec
+from msgspec import UNSET
 
-from penstock.cli.entity_view import EntityOutput
-from penstock.cli.output import json_flag
-from penstock.cli.placing import server_options
+from penstock.cli.options import json_flag, server_options
+from penstock.cli.output import DIM, Output, visible, when
 from penstock.cli.topic import command
 from penstock.client import Client, Position
-from penstock.commits.model import Commit, Precondition, Read, Write
+from penstock.protocol.answers import CommitAccepted, EntityCommit, EntityState
+from penstock.protocol.commits import Commit, CommitRead, CommitWrite, Precondition
+from penstock.protocol.events import Records, Tombstone, TopicDeleted, WatchEvent
 
 SEQ = click.IntRange(min=0)
 
@@ -26,8 +28,8 @@ SEQ = click.IntRange(min=0)
 def entity(ctx: click.Context, /, **place: Any) -> None:
     """Look at and change the entities of a running server: JSON documents in a space.
 
-    Every change is one commit. With --if-seq it takes effect only if nobody has written the
-    entity since that seq. On a terminal the answers are for people; piped or with --json they are
+    Every change is one commit. With --if-seq it takes effect only if the entity was not
+    written after that seq. On a terminal the answers are for people; piped or with --json they are
     lines of JSON. The options below may also stand behind the command.
     """
     ctx.obj = place
@@ -98,7 +100,7 @@ def set_(
     as_json: bool,
 ) -> None:
     """Give an entity a new document, as an argument or on standard input."""
-    write = Write(entity=name, set=_document(document))
+    write = CommitWrite(entity=name, set=_document(document))
     _commit(client, space, write, if_seq, event_id, as_json)
 
 
@@ -121,7 +123,7 @@ def patch(
 
     The patch is an argument or on standard input.
     """
-    write = Write(entity=name, patch=_document(document))
+    write = CommitWrite(entity=name, patch=_document(document))
     _commit(client, space, write, if_seq, event_id, as_json)
 
 
@@ -140,7 +142,7 @@ def delete(
 ) -> None:
     """Delete an entity. What it was can still be had with `get --at`."""
     client.get_entity(space, name)  # so that a wrong id is reported
-    _commit(client, space, Write(entity=name, delete=True), if_seq, event_id, as_json)
+    _commit(client, space, CommitWrite(entity=name, delete=True), if_seq, event_id, as_json)
 
 
 @entity.command()
@@ -190,13 +192,13 @@ def watch(
 def _commit(
     client: Client,
     space: str,
-    write: Write,
+    write: CommitWrite,
     if_seq: int | None,
     event_id: str | None,
     as_json: bool,
 ) -> None:
     """Commit one write in a new session."""
-    reads = () if if_seq is None else (Read(entity=write.entity, seq=if_seq),)
+    reads = () if if_seq is None else (CommitRead(entity=write.entity, seq=if_seq),)
     once = () if event_id is None else (Precondition(receipt_absent=event_id),)
     commit = Commit(
         session=f"cli-{uuid4().hex}",
@@ -222,3 +224,127 @@ def _document(text: str | None) -> Any:
         raise click.BadParameter(
             f"expected JSON, found {shown!r}: {error} (text needs quotes: '\"text\"')"
         ) from error
+
+
+class _Recorded(msgspec.Struct):
+    """The fields of a commit's record."""
+
+    session: str
+    local_seq: int
+    writes: list[CommitWrite]
+    event_id: str | None = None
+
+
+class EntityOutput(Output):
+    """The output of `penstock entity`."""
+
+    def entity(self, state: EntityState) -> None:
+        """One entity in full."""
+        if self.plain:
+            self.json(_row(state) | {"head": state.head})
+            return
+        from rich.text import Text
+
+        self.console.print(Text(_pretty(state.doc)), soft_wrap=True)
+        self._note(f"{state.entity}, written at seq {state.seq}, as of seq {state.head}", DIM)
+
+    def entities(self, states: Iterable[EntityState]) -> None:
+        """Entities, one on each line."""
+        from rich.text import Text
+
+        count = 0
+        for state in states:
+            count += 1
+            if self.plain:
+                self.json(_row(state))
+            else:
+                parts = [(f"{state.seq:>8} ", "bold"), (f"{state.entity} ", "cyan")]
+                self.console.print(Text.assemble(*parts, _short(state.doc)), soft_wrap=True)
+        if not count and not self.plain:
+            self.console.print("no entities")
+
+    def accepted(self, write: CommitWrite, accepted: CommitAccepted) -> None:
+        """A change that took effect."""
+        if self.plain:
+            self.json({"entity": write.entity, "seq": accepted.seq, "ts": accepted.ts})
+        else:
+            self.console.print(f"{_verb(write)} {write.entity} at seq {accepted.seq}", markup=False)
+
+    def commit(self, row: EntityCommit) -> None:
+        """A commit that wrote an entity."""
+        if self.plain:
+            self.json(row)
+            return
+        for write in row.writes:
+            self._line(row.seq, row.ts, row.session, write)
+
+    def event(self, event: WatchEvent, names: Collection[str]) -> None:
+        """An event of a watch: the writes to these entities, or to all if none are named."""
+        match event:
+            case Records():
+                for record in event.records:
+                    commit = record.data_as(_Recorded)
+                    for write in _of(commit.writes, names):
+                        self._change(record.seq, record.ts_ms, commit, write)
+            case Tombstone():
+                if self.plain:
+                    gap = {"gap_from": event.gap_from, "gap_to": event.gap_to}
+                    self.json({"tombstone": gap | {"reason": event.reason}})
+                else:
+                    text = f"seqs {event.gap_from} to {event.gap_to} are gone ({event.reason})"
+                    self._note(text, "yellow")
+            case TopicDeleted():
+                if self.plain:
+                    self.json({"space_deleted": event.topic})
+                else:
+                    self._note(f"{event.topic} was deleted", "yellow")
+        sys.stdout.flush()
+
+    def _change(self, seq: int, ts_ms: int, commit: _Recorded, write: CommitWrite) -> None:
+        if self.plain:
+            change = {"seq": seq, "ts": ts_ms, "session": commit.session}
+            self.json(change | msgspec.to_builtins(write))
+        else:
+            self._line(seq, ts_ms, commit.session, write)
+
+    def _line(self, seq: int, ts_ms: int, session: str, write: CommitWrite) -> None:
+        from rich.text import Text
+
+        what = write.patch if write.patch is not UNSET else write.set
+        text = Text.assemble(
+            (f"{seq:>8} ", "bold"),
+            (f"{when(ts_ms)} ", DIM),
+            (f"{visible(session)} ", "green"),
+            f"{_verb(write)} ",
+            (write.entity, "cyan"),
+            "" if write.delete else f" {_short(what)}",
+        )
+        self.console.print(text, soft_wrap=True)
+
+    def _note(self, text: str, style: str) -> None:
+        from rich.text import Text
+
+        self.console.print(Text(text, style))
+
+
+def _row(state: EntityState) -> dict[str, Any]:
+    return {"entity": state.entity, "seq": state.seq, "doc": state.doc}
+
+
+def _of(writes: Iterable[CommitWrite], names: Collection[str]) -> Iterator[CommitWrite]:
+    return (write for write in writes if not names or write.entity in names)
+
+
+def _verb(write: CommitWrite) -> str:
+    if write.delete:
+        return "deleted"
+    return "patched" if write.patch is not UNSET else "set"
+
+
+def _short(document: Any) -> str:
+    return visible(msgspec.json.encode(document).decode())
+
+
+def _pretty(document: Any) -> str:
+    text = msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
+    return "\n".join(visible(line) for line in text.split("\n"))

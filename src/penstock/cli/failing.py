@@ -21,7 +21,7 @@ def told(error: BaseException) -> str | None:
     elif isinstance(error, OSError):
         text = _of_the_system(error)
     elif isinstance(error, UnicodeError):
-        text = f"expected UTF-8 text, found other: {error}"
+        text = f"the text is not UTF-8: {error}"
     elif any(kind.__module__.startswith("pyspark.errors") for kind in type(error).__mro__):
         from penstock.spark.query_errors import one_line  # pyspark is already loaded here
 

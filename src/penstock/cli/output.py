@@ -35,10 +35,6 @@ _CONTROLS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u20
 _FORCED: Final = ("FORCE_COLOR", "TTY_COMPATIBLE")
 """Variables that make Rich treat any output as a terminal."""
 
-json_flag = click.option(
-    "--json", "as_json", is_flag=True, help="Lines of JSON, also on a terminal."
-)
-
 
 class Output:
     """Prints answers: as JSON lines if requested, or if standard output is not a terminal."""

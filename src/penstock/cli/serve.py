@@ -8,50 +8,17 @@ from typing import Any
 
 import click
 
-from penstock.cli.placing import usage
-from penstock.config import LOG_LEVELS, load
-from penstock.kernel.errors import PenstockError
-from penstock.log.stores import KINDS
+from penstock.cli.options import config_option, setting_flags, usage
+from penstock.config import FILE_TABLE, load
 
 
 @click.command()
-@click.option("--host", help="Address to listen on, or host:port. [default: 127.0.0.1]")
-@click.option("--port", type=int, help="Port to listen on; 0 takes any free one. [default: 4000]")
-@click.option("--port-file", help="Write the bound host:port to this file.")
-@click.option("--data-dir", help="Directory of the log. [default: topics-data]")
-@click.option("--catalog", help="Warehouse of stream tables to serve, such as sqlite:lake.sqlite.")
-@click.option("--store", type=click.Choice(KINDS), help="Where the log rests. [default: segment]")
-@click.option("--wal-shards", type=int, help="Partitions of the log; fixed when it is made.")
-@click.option("--disk-sync-ms", type=int, help="How soon `disk` records are synced.")
-@click.option("--tls-cert", help="Certificate chain (PEM).")
-@click.option("--tls-key", help="Private key (PEM) of the certificate.")
-@click.option(
-    "--allow-insecure-no-auth",
-    is_flag=True,
-    default=None,
-    help="Listen beyond this machine without keys.",
-)
-@click.option(
-    "--allowed-origin",
-    "allowed_origins",
-    multiple=True,
-    metavar="ORIGIN",
-    help="Let web pages of this origin use the server; may be repeated. [default: its own only]",
-)
-@click.option(
-    "--allowed-host",
-    "allowed_hosts",
-    multiple=True,
-    metavar="NAME",
-    help="Without keys, answer under this name too; may be repeated. "
-    "[default: localhost and loopback]",
-)
-@click.option("--log", type=click.Choice(LOG_LEVELS), help="What is logged. [default: info]")
-@click.option(
-    "--config",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Settings file. [default: penstock.toml if it is here]",
-)
+@setting_flags(
+    FILE_TABLE, "host", "port", "port_file", "data_dir", "catalog", "store", "wal_shards",
+    "disk_sync_ms", "tls_cert", "tls_key", "allow_insecure_no_auth", "allowed_origins",
+    "allowed_hosts", "log",
+)  # fmt: skip
+@config_option
 def serve(config: Path | None, **flags: Any) -> None:
     """Serve topics over HTTP until Ctrl-C.
 
@@ -60,26 +27,21 @@ def serve(config: Path | None, **flags: Any) -> None:
     """
     from penstock.app.server import serve as run
     from penstock.app.server import telling_of_salvage
-    from penstock.cli.data_place import check_layout, refuse_backup
+    from penstock.cli.data_dir import check_layout, refuse_backup
     from penstock.server.api.auth import parse_keys
     from penstock.server.http.origins import Origins
 
-    try:
-        flags = {name: value for name, value in flags.items() if value != ()}
-        with usage():
-            settings = load(file=config, flags=flags)
-            parse_keys(settings.api_keys)
-            Origins(allowed_origins=settings.allowed_origins, allowed_hosts=settings.allowed_hosts)
-        if settings.store != "memory":
-            refuse_backup(settings.data_dir)
-            with telling_of_salvage(settings):
-                check_layout(settings.data_dir)
-        if settings.catalog:
-            _tell_of_new(settings.catalog)
-        on_progress = _show if sys.stderr.isatty() else None
-        run(settings, say=_say, on_progress=on_progress)
-    except PenstockError as error:
-        raise click.ClickException(error.message) from error
+    with usage():
+        settings = load(file=config, flags={key: each for key, each in flags.items() if each != ()})
+        parse_keys(settings.api_keys)
+        Origins(allowed_origins=settings.allowed_origins, allowed_hosts=settings.allowed_hosts)
+    if settings.store != "memory":
+        refuse_backup(settings.data_dir)
+        with telling_of_salvage(settings):
+            check_layout(settings.data_dir)
+    if settings.catalog:
+        _tell_of_new(settings.catalog)
+    run(settings, say=_say, on_progress=_show if sys.stderr.isatty() else None)
 
 
 def _tell_of_new(catalog: str) -> None:

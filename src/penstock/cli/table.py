@@ -11,9 +11,14 @@ from typing import Any, Final, TypeVar
 import click
 
 from penstock.app.tables import run_tables
-from penstock.cli import placing
-from penstock.cli.output import json_flag
-from penstock.cli.placing import behind, placed
+from penstock.cli.options import (
+    URL,
+    command_options,
+    group_options,
+    json_flag,
+    merged,
+    setting_flags,
+)
 from penstock.cli.table_bars import refresh_with_bar, shown
 from penstock.cli.table_place import (
     WAREHOUSE,
@@ -21,10 +26,9 @@ from penstock.cli.table_place import (
     open_warehouse,
     place_options,
     spark_said,
-    told,
 )
 from penstock.cli.table_view import TableOutput
-from penstock.config import PARALLEL
+from penstock.config import TABLES_TABLE
 from penstock.kernel.errors import Rejected
 from penstock.tables.core.model import Consistency, Mode
 from penstock.tables.core.schedule import parse_schedule
@@ -42,16 +46,12 @@ def schedule(text: str) -> str:
 
 
 F = TypeVar("F", bound=Callable[..., Any])
-CHANGES: Final = ("schedule", "mode", "consistency", "description")
+CHANGES: Final = ("schedule", "mode", "consistency", "description", "publish")
 MODE = click.Choice([mode.value.lower() for mode in Mode], case_sensitive=False)
 CONSISTENCY = click.Choice([kind.value for kind in Consistency], case_sensitive=False)
 
 
-topics_url = click.option(
-    "--url", type=placing.url, default=DEFAULT_URL, show_default=True,
-    envvar="PENSTOCK_URL", show_envvar=True,
-    help="Address of the server of topics.",
-)  # fmt: skip
+topics_url = group_options([URL.but(default=DEFAULT_URL, help="Address of the server of topics.")])
 
 
 @click.group()
@@ -75,6 +75,9 @@ def table(ctx: click.Context, /, **place: Any) -> None:
 @click.option("--consistency", type=CONSISTENCY, default="atomic", show_default=True,
               help="Whether it changes together with what it reads.")  # fmt: skip
 @click.option("--description", default="", help="What it is for.")
+@click.option("--publish", default="", metavar="TOPIC",
+              help="Write its changes to this topic.")  # fmt: skip
+@topics_url
 @click.option("--replace", is_flag=True, help="Give a table that exists another definition.")
 @click.option("--wait", is_flag=True, help="Fill it now, and show how far that has come.")
 @command(make=True)
@@ -85,10 +88,12 @@ def create(
     query: str | None,
     replace: bool,
     wait: bool,
+    url: str,
     **options: str,
 ) -> None:
     """Create a table from a SELECT, or from standard input where none is given."""
     text = query if query is not None else sys.stdin.read()
+    options["publish_url"] = url
     if replace:
         made = warehouse.create_or_replace(name, text, **options)
     else:
@@ -124,7 +129,7 @@ def _changes_something(function: F) -> F:
     @wraps(function)
     def check(**options: Any) -> Any:
         if all(options[name] is None for name in CHANGES):
-            raise click.UsageError("expected something to change, such as --schedule 10s")
+            raise click.UsageError("say what to change, such as --schedule 10s")
         return function(**options)
 
     return check  # type: ignore[return-value]
@@ -136,11 +141,17 @@ def _changes_something(function: F) -> F:
 @click.option("--mode", type=MODE, help="How it is refreshed.")
 @click.option("--consistency", type=CONSISTENCY, help="Whether it changes with what it reads.")
 @click.option("--description", help="What it is for.")
+@click.option("--publish", metavar="TOPIC", help="Write its changes to this topic; '' to none.")
+@topics_url
 @_changes_something
 @command()
-def alter(warehouse: Warehouse, output: TableOutput, name: str, **options: str | None) -> None:
+def alter(
+    warehouse: Warehouse, output: TableOutput, name: str, url: str, **options: str | None
+) -> None:
     """Change how a table is refreshed; its contents stay."""
     given = {key: value for key, value in options.items() if value is not None}
+    if given.get("publish"):
+        given["publish_url"] = url
     altered = warehouse.alter(name, **given)
     output.say(f"altered {altered.name}", altered=altered.name, **given)
 
@@ -166,6 +177,18 @@ def status(warehouse: Warehouse, output: TableOutput, watch: bool) -> None:
 def show(warehouse: Warehouse, output: TableOutput, name: str) -> None:
     """Show all that is known of a table."""
     output.definition(warehouse.explain(name), warehouse.table(name), warehouse.why(name).text)
+
+
+@table.command()
+@click.argument("name", required=False)
+@click.option("--sql", help="Explain this query, which need not be a table's.")
+@command()
+def explain(warehouse: Warehouse, output: TableOutput, name: str | None, sql: str | None) -> None:
+    """Show how a table, or a query, is brought up to date from changes."""
+    if (name is None) == (sql is None):
+        raise click.UsageError("name a table, or give a query with --sql")
+    found = warehouse.explain(name) if name is not None else warehouse.explain_query(sql or "")
+    output.explained(found)
 
 
 @table.command()
@@ -199,7 +222,7 @@ def why(warehouse: Warehouse, output: TableOutput, name: str) -> None:
 
 @table.command()
 @click.argument("name")
-@click.option("--force", is_flag=True, help="Also if nothing it reads has changed.")
+@click.option("--force", is_flag=True, help="Run the whole query, also if nothing changed.")
 @click.option("--no-wait", is_flag=True, help="Do not wait for the coordinator's answer.")
 @command()
 def refresh(
@@ -284,29 +307,17 @@ def health(warehouse: Warehouse, output: TableOutput) -> None:
 
 
 @table.command()
-@click.option(
-    "--parallel", type=click.Choice(PARALLEL),
-    help="Side by side in workers, or one by one here. [default: on]",
-)  # fmt: skip
-@click.option(
-    "--max-concurrent-refreshes", type=click.IntRange(min=1),
-    help="Refreshes at the same time. [default: 4]",
-)  # fmt: skip
-@click.option("--max-workers", type=click.IntRange(min=1),
-              help="Permits of the cluster, shared by all coordinators. [default: 4]")  # fmt: skip
-@click.option("--pool", help="Address of the database of the permits. [default: the catalog]")
-@click.option("--keep-snapshots", metavar="SPAN",
-              help="Forget the lake's snapshots after so long, such as 7d; 0s keeps all of them. "
-                   "[default: 1d in a lake that Penstock made, else all]")  # fmt: skip
-@behind(WAREHOUSE)
-@told
+@setting_flags(
+    TABLES_TABLE, "parallel", "max_concurrent_refreshes", "max_workers", "pool", "keep_snapshots"
+)
+@command_options(WAREHOUSE)
 def run(**flags: Any) -> None:
     """Keep tables fresh until Ctrl-C: the coordinator with its workers, in the foreground.
 
     Every setting can also stand in the file, in its table [tables], or in the environment as
     PENSTOCK_TABLES_ and its name in capitals.
     """
-    place = placed(WAREHOUSE, flags)
+    place = merged(WAREHOUSE, flags)
     warehouse = open_warehouse(place, make=True, **flags)
     with warehouse, shown(warehouse) as say:
         run_tables(warehouse, say=say)
@@ -366,7 +377,6 @@ def remove(warehouse: Warehouse, output: TableOutput, topic: str) -> None:
               help="Rows to print at most.")  # fmt: skip
 @place_options
 @json_flag
-@told
 def query(text: str, limit: int, as_json: bool, **place: Any) -> None:
     """Print the rows of a table, or of a SELECT over tables of the lake.
 

@@ -15,7 +15,7 @@ from rich.progress import Progress as Bars
 from penstock.kernel.errors import PenstockError
 from penstock.kernel.system import meanwhile
 from penstock.kernel.units import format_ms
-from penstock.tables.core.progress import RefreshProgress
+from penstock.tables.core.history import RefreshProgress
 from penstock.tables.status import Running
 from penstock.tables.warehouse import Answered, Warehouse
 

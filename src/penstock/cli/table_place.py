@@ -1,4 +1,4 @@
-"""Shared by the commands about tables: where the warehouse is, how errors are reported."""
+"""Shared by the commands about tables: where the warehouse is, and its engine."""
 
 from __future__ import annotations
 
@@ -13,50 +13,43 @@ from typing import Any, Final, TypeVar
 import click
 
 from penstock.app import tables as tables_app
-from penstock.cli.output import json_flag
-from penstock.cli.placing import Placing, before, behind, placed, usage
+from penstock.cli.options import (
+    API_KEY,
+    SharedOption,
+    command_options,
+    group_options,
+    json_flag,
+    lake_options,
+    merged,
+    usage,
+)
 from penstock.cli.table_view import TableOutput
-from penstock.config import DEFAULT_CATALOG, load_spark, load_tables
-from penstock.kernel.errors import PenstockError, Rejected
+from penstock.config import load_spark, load_tables
+from penstock.kernel.errors import Rejected
 from penstock.lake.database import check_address
 from penstock.spark.options import named, plain_options
 from penstock.tables.warehouse import Warehouse
 
 F = TypeVar("F", bound=Callable[..., Any])
 WAREHOUSE: Final = (
-    Placing("--catalog", {
-        "envvar": "PENSTOCK_CATALOG", "show_envvar": True,
-        "help": f"sqlite:<path> or postgres:<connection words>. [default: {DEFAULT_CATALOG}]",
-    }),
-    Placing("--data-path", {
-        "envvar": "PENSTOCK_DATA_PATH", "show_envvar": True,
-        "help": "Where a new lake keeps its files. [default: beside the SQLite file]",
-    }),
-    Placing("--runner", {
+    *lake_options(),
+    SharedOption("--runner", {
         "default": tables_app.SPARK, "show_default": True, "envvar": "PENSTOCK_RUNNER",
         "show_envvar": True, "help": "The engine, as package.module:function.",
     }),
-    Placing("--spark", {
-        "envvar": "PENSTOCK_SPARK", "show_envvar": True, "metavar": "sc://…|MASTER",
-        "help": "A Spark Connect server that runs, or the master of a Spark to start, such as "
-                "spark://HOST:PORT. [default: one is started on this machine]",
-    }),
-    Placing("--config", {
-        "type": click.Path(dir_okay=False, path_type=Path),
-        "help": "Settings file, for [tables] and [spark]. [default: penstock.toml if it is here]",
-    }),
-    Placing("--api-key", {
-        "envvar": "PENSTOCK_API_KEY", "show_envvar": True,
-        "help": "The key for topics that tables read, where their server has keys.",
-    }),
-    Placing("--runner-options", {
+    SharedOption("--runner-options", {
         "default": "{}", "envvar": "PENSTOCK_RUNNER_OPTIONS", "show_envvar": True,
         "metavar": "JSON", "help": "Options for the engine.",
+    }),
+    API_KEY.but(help="The key for topics that tables read, where their server has keys."),
+    SharedOption("--config", {
+        "type": click.Path(dir_okay=False, path_type=Path),
+        "help": "Settings file, for [tables] and [spark]. [default: penstock.toml if it is here]",
     }),
 )  # fmt: skip
 """Where the warehouse is, and which engine runs its queries; before or after a command's name."""
 
-place_options = before(WAREHOUSE)
+place_options = group_options(WAREHOUSE)
 
 
 def open_warehouse(place: dict[str, Any], *, make: bool, **flags: Any) -> Warehouse:
@@ -79,26 +72,13 @@ def _runner_options(place: dict[str, Any]) -> dict[str, Any]:
     try:
         options = json.loads(place["runner_options"])
     except ValueError as error:
-        raise Rejected(f"expected JSON in --runner-options, found: {error}") from error
+        raise Rejected(f"--runner-options is not JSON: {error}") from error
     if not isinstance(options, dict):
-        raise Rejected(f"expected a JSON object in --runner-options, found {options!r}")
+        raise Rejected(f"--runner-options: expected a JSON object, found {options!r}")
     if place["runner"] != tables_app.SPARK:
         return options | named(place["spark"])
     settings = load_spark(file=place["config"], place=place["spark"])
     return plain_options(settings) | options
-
-
-def told(function: F) -> F:
-    """Report errors as one line on standard error."""
-
-    @wraps(function)
-    def run(*args: Any, **options: Any) -> Any:
-        try:
-            return function(*args, **options)
-        except PenstockError as error:
-            raise click.ClickException(" ".join(error.message.split())) from error
-
-    return run  # type: ignore[return-value]
 
 
 def command(*, make: bool = False) -> Callable[[F], F]:
@@ -106,11 +86,10 @@ def command(*, make: bool = False) -> Callable[[F], F]:
 
     def decorate(function: F) -> F:
         @json_flag
-        @behind(WAREHOUSE)
+        @command_options(WAREHOUSE)
         @wraps(function)
-        @told
         def run(*args: Any, as_json: bool, **options: Any) -> None:
-            place = placed(WAREHOUSE, options)
+            place = merged(WAREHOUSE, options)
             with open_warehouse(place, make=make) as warehouse:
                 function(warehouse, TableOutput(as_json), *args, **options)
 

@@ -1,4 +1,7 @@
-"""The output of `penstock table` and `penstock query`: for people, or lines of JSON."""
+"""The output of `penstock table` and `penstock query`: for people, or lines of JSON.
+
+`picture` is the screen of `penstock table status`: refreshes, workers and freshness.
+"""
 
 from __future__ import annotations
 
@@ -8,30 +11,62 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import date, datetime
 from decimal import Decimal
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import click
 import pyarrow as pa
+from rich.console import Group, RenderableType
 from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
 from rich.text import Text
 
 from penstock.cli.output import DIM, Output, grid, when
-from penstock.cli.table_live import STATUS_STYLES, health_text, look, picture
+from penstock.cli.table_bars import described
 from penstock.kernel.units import format_ms
+from penstock.tables.core.health import CoordinatorHealth, HealthState, TableHealth
 from penstock.tables.core.history import RefreshOutcome, RefreshRecord
-from penstock.tables.core.jobs import Job, JobStatus
-from penstock.tables.core.model import TableDefinition
+from penstock.tables.core.jobs import JobStatus, RefreshJob
+from penstock.tables.core.model import Status, TableDefinition
 from penstock.tables.core.topics import TopicSource
-from penstock.tables.plain import (
+from penstock.tables.core.verdict import Reason
+from penstock.tables.delta.explain import pretty_sql
+from penstock.tables.plan import TablePlan
+from penstock.tables.status import (
+    PoolStatus,
+    Running,
     definition_facts,
     job_facts,
     record_facts,
     source_facts,
     status_facts,
 )
-from penstock.tables.plan import TablePlan
 from penstock.tables.warehouse import Warehouse
 
+STATUS_STYLES: Final = {
+    Status.ACTIVE: "green",
+    Status.PAUSED: "yellow",
+    Status.SUSPENDED: "red",
+    Status.ERROR: "red",
+}
+_HEALTH: Final = {
+    HealthState.OK: "green",
+    HealthState.STARTING: "yellow",
+    HealthState.DEGRADED: "yellow",
+    HealthState.DRAINING: "yellow",
+}
+_REASON: Final = {
+    Reason.IN_FLIGHT: "cyan",
+    Reason.READY: "cyan",
+    Reason.ERROR: "red",
+    Reason.SUSPENDED: "red",
+    Reason.ENGINE_AWAY: "yellow",
+    Reason.BACKING_OFF: "yellow",
+    Reason.UPSTREAM_FAILED: "yellow",
+    Reason.NO_BUDGET: "yellow",
+}
+_BAR_WIDTH: Final = 24
+_QUIET: Final = frozenset({Reason.NOT_DUE, Reason.NO_CHANGE, Reason.ON_DEMAND})
 _OUTCOME: Final = {
     RefreshOutcome.SUCCEEDED: "green",
     RefreshOutcome.FAILED: "red",
@@ -98,6 +133,7 @@ class TableOutput(Output):
             "schedule": table.schedule.text,
             "mode": table.mode.value,
             "consistency": table.consistency.value,
+            "publish": f"{table.publish} on {table.publish_url}" if table.publish else "no topic",
             "unit": f"{facts['unit']['key']} ({facts['unit']['kind']})",
             "now": why,
         }
@@ -105,15 +141,31 @@ class TableOutput(Output):
             rows[f"reads {source}"] = "never read" if at is None else f"at {_position(at)}"
         last = facts["last_refresh"]
         if last is not None:
-            mode = last["executed"] or "not run"
-            rows["last refresh"] = (
-                f"{last['outcome']}, {mode} ({last['reason']}), {format_ms(last['took_ms'])}, "
-                f"{last['rows_written']:,} rows written"
-            )
+            rows["last refresh"] = _last_refresh(last)
             if last["reason_text"]:
                 rows["because"] = last["reason_text"]
         self.facts(rows)
         self.console.print(Text(f"\n{table.query}"))
+
+    def explained(self, facts: Mapping[str, Any]) -> None:
+        """How a table or a query is brought up to date."""
+        if self.plain:
+            self.json(facts)
+            return
+        plan, said = facts["plan"], facts["differential"]
+        rows = {"differential": "possible" if plan else f"not possible: {said['text']}"}
+        last = facts.get("last_refresh")
+        if last is not None:
+            rows["last refresh"] = _last_refresh(last)
+            if last["reason_text"]:
+                rows["because"] = last["reason_text"]
+            if last["choice"] is not None:
+                rows["chosen"] = _chosen(last["choice"])
+        if plan is not None and plan["breaks_ties"]:
+            rows["ties"] = "broken by all other columns"
+        self.facts(rows)
+        if plan is not None:
+            self.console.print(Text(f"\n{plan['text']}\n\n{pretty_sql(plan['delta_sql'])}"))
 
     def status(self, warehouse: Warehouse, *, watch: bool) -> None:
         """Every table; with `watch` repeatedly until Ctrl-C."""
@@ -165,7 +217,7 @@ class TableOutput(Output):
             )
         self.console.print(shown if records else "no refreshes yet")
 
-    def jobs(self, jobs: Sequence[Job]) -> None:
+    def jobs(self, jobs: Sequence[RefreshJob]) -> None:
         """Jobs, the newest first."""
         if self.plain:
             for job in jobs:
@@ -246,8 +298,129 @@ class TableOutput(Output):
         self.console.print(f"{total:,} row{'' if total == 1 else 's'}{more}", style=DIM)
 
 
+class StatusScreen(NamedTuple):
+    """Everything shown on one screen, as of one moment."""
+
+    now_ms: int
+    health: CoordinatorHealth
+    pool: PoolStatus
+    gates: tuple[str, ...]
+    rows: Sequence[TableHealth]
+
+
+def look(warehouse: Warehouse, now_ms: int) -> StatusScreen:
+    """Query a warehouse."""
+    return StatusScreen(
+        now_ms, warehouse.health(), warehouse.pool(), warehouse.gates(), warehouse.status()
+    )
+
+
+def picture(seen: StatusScreen) -> RenderableType:
+    """One screen: a line on health, a line on workers, running jobs, then every table."""
+    parts: list[RenderableType] = [health_text(seen.health), _workers(seen)]
+    coordinated = seen.health.state not in (HealthState.NOT_RUNNING, HealthState.STALLED)
+    if seen.pool.running and coordinated:
+        parts += [Text(), _running(seen)]
+    parts += [Text(), _tables(seen)]
+    return Group(*parts)
+
+
+def health_text(health: CoordinatorHealth) -> Text:
+    """A word in its colour and a sentence."""
+    style = _HEALTH.get(health.state, "red")
+    return Text.assemble((health.state.value.replace("_", " "), style), f": {health.text}")
+
+
+def _workers(seen: StatusScreen) -> Text:
+    pool = seen.pool
+    busy = sum(worker["job_id"] is not None for worker in pool.workers)
+    warming = sum(not worker["ready"] for worker in pool.workers)
+    said = [f"{len(pool.workers)} workers, {busy} busy"]
+    said += [f"{warming} starting"] if warming else []
+    said.append(f"{sum(pool.permits.values())} of {pool.permits_max} permits held")
+    if pool.pool is not None:
+        said.append(f"{pool.pool.ready} units ready")
+    waiting = sum(row.reason not in _QUIET and row.reason is not Reason.IN_FLIGHT
+                  for row in seen.rows)  # fmt: skip
+    said.append(f"{waiting} tables waiting")
+    if seen.gates:
+        said.append(f"closed: {', '.join(seen.gates)}")
+    return Text(" · ".join(said), DIM)
+
+
+def _running(seen: StatusScreen) -> Table:
+    shown = grid("running", "", "for", "", "worker")
+    for job in seen.pool.running:
+        taken_ms = 0 if job.started_ms is None else max(0, seen.now_ms - job.started_ms)
+        shown.add_row(
+            job.unit_key,
+            _bar(job),
+            format_ms(taken_ms // 100 * 100),
+            described(job.progress) if job.progress else "",
+            Text(job.worker.rpartition("/")[2], DIM),
+        )
+    return shown
+
+
+def _bar(job: Running) -> RenderableType:
+    progress = job.progress
+    if progress is None or not progress.tasks:
+        return Text("…", DIM)
+    return ProgressBar(
+        total=progress.tasks, completed=min(progress.tasks_done, progress.tasks), width=_BAR_WIDTH
+    )
+
+
+def _tables(seen: StatusScreen) -> RenderableType:
+    if not seen.rows:
+        return Text("no stream tables", DIM)
+    shown = grid("table", "status", "fresh", "schedule", "mode", "now")
+    for row in seen.rows:
+        shown.add_row(
+            row.table,
+            Text(row.status.value, STATUS_STYLES[row.status]),
+            _fresh(row, seen.now_ms),
+            row.schedule,
+            row.mode.value,
+            Text(_now(row), _REASON.get(row.reason, DIM)),
+        )
+    return shown
+
+
+def _now(row: TableHealth) -> str:
+    return row.waiting_for if row.publishing is None else f"{row.waiting_for}; {row.publishing}"
+
+
+def _fresh(row: TableHealth, now_ms: int) -> Text:
+    """How old contents are; in yellow if they are older than their schedule allows."""
+    if row.fresh_ms is None:
+        return Text("never", "yellow")
+    late = row.due_ms is not None and row.due_ms < now_ms
+    return Text(f"{format_ms(max(0, now_ms - row.fresh_ms))} ago", "yellow" if late else "")
+
+
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+def _last_refresh(last: Mapping[str, Any]) -> str:
+    mode = last["executed"] or "not run"
+    return (
+        f"{last['outcome']}, {mode} ({last['reason']}), {format_ms(last['took_ms'])}, "
+        f"{last['rows_written']:,} rows written"
+    )
+
+
+def _chosen(choice: Mapping[str, Any]) -> str:
+    """What a mode was chosen from, and how wrong the estimates were."""
+    said = (
+        f"{choice['mode']}: full estimated at {format_ms(round(choice['full_ms']))}, "
+        f"differential at {format_ms(round(choice['differential_ms']))}"
+    )
+    if choice["measured_ms"] is None:
+        return said
+    took, regret = (format_ms(round(choice[key])) for key in ("measured_ms", "regret_ms"))
+    return f"{said}; took {took}, regret {regret}"
 
 
 def _position(at: Sequence[int]) -> str:

@@ -9,8 +9,15 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from penstock.cli.output import json_flag
-from penstock.cli.placing import SERVER, Outage, behind, placed, server_options
+from penstock.cli.failing import told
+from penstock.cli.options import (
+    SERVER,
+    Outage,
+    command_options,
+    json_flag,
+    merged,
+    server_options,
+)
 from penstock.cli.topic_view import TopicOutput
 from penstock.client import AUTO_KEY, Client, ClientSettings, Position, Record
 from penstock.client.records import checked_json
@@ -47,17 +54,14 @@ def topic(ctx: click.Context, /, **place: Any) -> None:
 
 
 def command(function: F) -> F:
-    """Pass a client to a command, and report its errors as one line on standard error."""
+    """Pass a client of the server to a command."""
 
-    @behind(SERVER)
+    @command_options(SERVER)
     @wraps(function)
     def run(*args: Any, **options: Any) -> None:
-        try:
-            settings = ClientSettings(**placed(SERVER, options))
-            with Client(settings, on_trouble=Outage()) as client:
-                function(client, *args, **options)
-        except PenstockError as error:
-            raise click.ClickException(one_line(error)) from error
+        settings = ClientSettings(**merged(SERVER, options))
+        with Client(settings, on_trouble=Outage()) as client:
+            function(client, *args, **options)
 
     return run  # type: ignore[return-value]  # the context stands in for the first argument
 
@@ -122,9 +126,7 @@ def write(
     Standard input is read if there are no values, or the only one is -. Each line is one record.
     """
     if key == "":
-        raise click.BadParameter(
-            "expected an idempotency key, found an empty text", param_hint="'--key'"
-        )
+        raise click.BadParameter("an idempotency key cannot be empty", param_hint="'--key'")
     output = TopicOutput(as_json)
     if values and values != ("-",):
         records = [_record(text, tag) for text in values]
@@ -151,7 +153,7 @@ def _write_lines(
     except BadLine as error:
         raise click.BadParameter(f"{error}; {output.so_far()}") from error
     except PenstockError as error:
-        raise click.ClickException(f"{one_line(error)}; {output.so_far()}") from error
+        raise click.ClickException(f"{told(error)}; {output.so_far()}") from error
     output.written_all()
 
 
@@ -257,11 +259,11 @@ def delete(
     if before_seq is None and match is None:
         deletion = client.delete_topic(name, if_empty=if_empty)
         if not deletion.deleted:
-            raise click.ClickException(f"expected a topic {name}, found none of that name")
+            raise click.ClickException(f"there is no topic {name}")
         output.topic_deleted(deletion)
         return
     if if_empty:
-        raise click.UsageError("expected --if-empty for a whole topic, found it with records")
+        raise click.UsageError("--if-empty is for a whole topic, not with --before-seq or --match")
     output.records_deleted(client.delete_records(name, before_seq=before_seq, match=match))
 
 
@@ -287,8 +289,3 @@ def _record(text: str | bytes, tag: str | None) -> Record:
     except InvalidRequest as error:
         hint = "" if raw.startswith((b'"', b"{", b"[")) else " (text needs quotes: '\"text\"')"
         raise click.BadParameter(f"{error}{hint}") from error
-
-
-def one_line(error: PenstockError) -> str:
-    """An error as one line."""
-    return " ".join(error.message.split())

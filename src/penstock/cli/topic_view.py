@@ -38,7 +38,6 @@ CLASSES: Final = {
     "fsync": "survives a crash of the machine from the answer on",
 }
 """The durability classes, with what each survives and how soon."""
-_NO_META: Final = b',"meta":null}'
 COUNT_S: Final = 0.1
 """How often the number of written records is shown."""
 
@@ -210,8 +209,6 @@ class TopicOutput(Output):
 def _record_json(topic: str | None, record: StoredRecord) -> bytes:
     """A record as the protocol shows it, payloads byte for byte, on one line."""
     line = msgspec.json.encode(record).replace(b"\n", b" ")
-    # A record without meta is shown without it, as the server sends it.
-    line = line.removesuffix(_NO_META) + b"}" if line.endswith(_NO_META) else line
     return line if topic is None else b'{"topic":%b,%b' % (msgspec.json.encode(topic), line[1:])
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from penstock.cli.output import Output, json_flag
-from penstock.cli.placing import usage
+from penstock.cli.options import config_option, json_flag, usage
+from penstock.cli.output import Output
 from penstock.config import load, load_ingest, load_spark, load_tables
 
 if TYPE_CHECKING:
@@ -23,11 +23,7 @@ if TYPE_CHECKING:
     help="Leave a part out; may be repeated.",
 )  # fmt: skip
 @click.option("--check", is_flag=True, help="Only say whether the parts run; exit code 1 if not.")
-@click.option(
-    "--config",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Settings file. [default: penstock.toml if it is here]",
-)
+@config_option
 @json_flag
 def up(without: tuple[str, ...], check: bool, config: Path | None, as_json: bool) -> None:
     """Run server, ingest and tables on this machine until Ctrl-C.

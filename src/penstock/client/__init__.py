@@ -25,24 +25,23 @@ if TYPE_CHECKING:
     from penstock.client.blocking.work import Work as Work
     from penstock.client.blocking.writer import Writer as Writer
     from penstock.client.calls import AUTO_KEY as AUTO_KEY
+    from penstock.client.errors import BacklogFull as BacklogFull
+    from penstock.client.errors import CommitConvergenceError as CommitConvergenceError
+    from penstock.client.errors import HandlerFailed as HandlerFailed
     from penstock.client.errors import LeaseLost as LeaseLost
+    from penstock.client.errors import OriginFailed as OriginFailed
     from penstock.client.errors import OutcomeUnknown as OutcomeUnknown
-    from penstock.client.records import Record as Record
     from penstock.client.retry import RetryPolicy as RetryPolicy
-    from penstock.client.runtime.errors import BacklogFull as BacklogFull
-    from penstock.client.runtime.errors import CommitConvergenceError as CommitConvergenceError
-    from penstock.client.runtime.errors import HandlerFailed as HandlerFailed
-    from penstock.client.runtime.errors import OriginFailed as OriginFailed
+    from penstock.client.runtime.effects import CommitReport as CommitReport
+    from penstock.client.runtime.effects import RuntimeFailure as RuntimeFailure
     from penstock.client.runtime.events import Committed as Committed
     from penstock.client.runtime.events import Event as Event
-    from penstock.client.runtime.policy import CommitBackpressure as CommitBackpressure
-    from penstock.client.runtime.policy import RuntimeLimits as RuntimeLimits
     from penstock.client.runtime.status import RuntimeStatus as RuntimeStatus
-    from penstock.client.runtime.telemetry import CommitReport as CommitReport
-    from penstock.client.runtime.telemetry import Failure as Failure
     from penstock.client.runtime.transaction import Transaction as Transaction
     from penstock.client.settings import DEFAULT_URL as DEFAULT_URL
     from penstock.client.settings import ClientSettings as ClientSettings
+    from penstock.client.settings import CommitBackpressure as CommitBackpressure
+    from penstock.client.settings import RuntimeLimits as RuntimeLimits
     from penstock.client.watching import Position as Position
     from penstock.protocol.answers import ClaimedJob as ClaimedJob
     from penstock.protocol.answers import Claims as Claims
@@ -59,6 +58,7 @@ if TYPE_CHECKING:
     from penstock.protocol.events import Tombstone as Tombstone
     from penstock.protocol.events import TopicDeleted as TopicDeleted
     from penstock.protocol.events import WatchEvent as WatchEvent
+    from penstock.protocol.requests import Record as Record
 
 # Names are loaded on first access: a Spark worker, or a command that makes one call, needs neither
 # asyncio nor the runtime. A test compares this table with the imports above.
@@ -71,34 +71,34 @@ _HOMES: Final = {
     "AsyncWatch": "penstock.client.aio.watch",
     "AsyncWork": "penstock.client.aio.work",
     "AsyncWriter": "penstock.client.aio.writer",
-    "BacklogFull": "penstock.client.runtime.errors",
+    "BacklogFull": "penstock.client.errors",
     "CallError": "penstock.protocol.errors",
     "CaughtUp": "penstock.protocol.events",
     "ClaimedJob": "penstock.protocol.answers",
     "Claims": "penstock.protocol.answers",
     "Client": "penstock.client.blocking.client",
     "ClientSettings": "penstock.client.settings",
-    "CommitBackpressure": "penstock.client.runtime.policy",
-    "CommitConvergenceError": "penstock.client.runtime.errors",
-    "CommitReport": "penstock.client.runtime.telemetry",
+    "CommitBackpressure": "penstock.client.settings",
+    "CommitConvergenceError": "penstock.client.errors",
+    "CommitReport": "penstock.client.runtime.effects",
     "Committed": "penstock.client.runtime.events",
     "DEFAULT_URL": "penstock.client.settings",
     "Diff": "penstock.protocol.answers",
     "Event": "penstock.client.runtime.events",
-    "Failure": "penstock.client.runtime.telemetry",
+    "RuntimeFailure": "penstock.client.runtime.effects",
     "Handle": "penstock.client.blocking.runtime",
-    "HandlerFailed": "penstock.client.runtime.errors",
+    "HandlerFailed": "penstock.client.errors",
     "Job": "penstock.client.blocking.work",
     "LeaseLost": "penstock.client.errors",
     "LeftOut": "penstock.protocol.events",
-    "OriginFailed": "penstock.client.runtime.errors",
+    "OriginFailed": "penstock.client.errors",
     "OutcomeUnknown": "penstock.client.errors",
     "Position": "penstock.client.watching",
-    "Record": "penstock.client.records",
+    "Record": "penstock.protocol.requests",
     "Records": "penstock.protocol.events",
     "RetryPolicy": "penstock.client.retry",
     "Runtime": "penstock.client.blocking.runtime",
-    "RuntimeLimits": "penstock.client.runtime.policy",
+    "RuntimeLimits": "penstock.client.settings",
     "RuntimeStatus": "penstock.client.runtime.status",
     "StoredRecord": "penstock.protocol.answers",
     "Tombstone": "penstock.protocol.events",

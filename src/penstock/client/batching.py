@@ -39,11 +39,11 @@ class BatchLimits:
     def __post_init__(self) -> None:
         for name in ("records_max", "batch_bytes_max", "waiting_bytes_max"):
             if getattr(self, name) < 1:
-                raise Rejected(f"expected {name} of at least 1, found {getattr(self, name)}")
+                raise Rejected(f"{name} must be at least 1, not {getattr(self, name)}")
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class WriteBatch:
     """Records that are written together, all or none."""
 
     records: list[bytes]
@@ -63,7 +63,7 @@ class Batcher:
         self._limits = limits
         self._make_key = make_key
         self._waiting: deque[bytes] = deque()
-        self._under_way: Batch | None = None
+        self._under_way: WriteBatch | None = None
         self.failure: CallError | None = None
         self.size_bytes = 0
         """Bytes in memory: queued and in flight."""
@@ -85,8 +85,8 @@ class Batcher:
             raise self.failure
         if len(record) > self._limits.waiting_bytes_max:
             raise RecordTooLarge(
-                f"expected a record of at most {self._limits.waiting_bytes_max} bytes, "
-                f"found {len(record)}"
+                f"the record has {len(record)} bytes; the writer holds at most "
+                f"{self._limits.waiting_bytes_max}: raise waiting_bytes_max"
             )
         self._waiting.append(record)
         self.size_bytes += len(record)
@@ -111,7 +111,7 @@ class Batcher:
             or self.waiting_bytes >= self._limits.batch_bytes_max
         )
 
-    def take(self) -> Batch | None:
+    def take(self) -> WriteBatch | None:
         """The next batch, unless one is in flight, the queue is empty, or the writer failed."""
         if self._under_way is not None or not self._waiting or self.failure is not None:
             return None
@@ -125,14 +125,14 @@ class Batcher:
         for _ in records:
             self._waiting.popleft()
         self.waiting_bytes -= size_bytes
-        self._under_way = Batch(records, size_bytes, self._make_key())
+        self._under_way = WriteBatch(records, size_bytes, self._make_key())
         return self._under_way
 
     def done(self) -> int:
         """The batch in flight is acknowledged; returns its number of records."""
         batch = self._under_way
         if batch is None:
-            raise ValueError("expected a batch under way, found none")
+            raise ValueError("no batch is in flight")
         self._under_way = None
         self.size_bytes -= batch.size_bytes
         self.acked += len(batch.records)

@@ -17,8 +17,8 @@ import msgspec
 
 from penstock.client.errors import NotPenstock
 from penstock.client.records import encode_records
-from penstock.client.wire import Answer, HttpRequest
-from penstock.protocol import answers
+from penstock.client.wire import HttpAnswer, HttpRequest
+from penstock.protocol import answers, requests
 from penstock.protocol.config import config_fields
 from penstock.protocol.errors import InvalidRequest
 from penstock.protocol.routes import ARROW
@@ -34,7 +34,7 @@ _ENCODER: Final = msgspec.json.Encoder()
 
 
 @dataclass(frozen=True, slots=True)
-class Call(Generic[T]):
+class ApiCall(Generic[T]):
     """One request and how to decode its answer.
 
     `repeatable`: idempotent. `probes`: a failure is the answer, so it is not retried. `wait_ms` is
@@ -42,7 +42,7 @@ class Call(Generic[T]):
     """
 
     request: HttpRequest
-    read: Callable[[Answer], T]
+    read: Callable[[HttpAnswer], T]
     repeatable: bool = True
     idempotency_key: str | None = None
     probes: bool = False
@@ -52,10 +52,10 @@ class Call(Generic[T]):
 # Topics ---------------------------------------------------------------------------------------
 
 
-def put_topic(topic: str, options: Mapping[str, Any]) -> Call[answers.TopicPut]:
+def put_topic(topic: str, options: Mapping[str, Any]) -> ApiCall[answers.TopicPut]:
     """Create a topic, or change the named options of an existing one."""
     request = HttpRequest("PUT", _topic(topic), _json(known_options(options)))
-    return Call(request, reads(answers.TopicPut))
+    return ApiCall(request, reads(answers.TopicPut))
 
 
 def known_options(options: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
@@ -68,30 +68,30 @@ def known_options(options: Mapping[str, Any] | None) -> Mapping[str, Any] | None
         if name not in known:
             near = get_close_matches(name, sorted(known), n=1)
             hint = f"did you mean {near[0]}?" if near else ", ".join(sorted(known))
-            raise InvalidRequest(f"expected a known option of a topic, found {name}: {hint}")
+            raise InvalidRequest(f"topics have no option {name!r}: {hint}")
     return options
 
 
-def get_topic(topic: str, *, touch: bool = True) -> Call[answers.TopicState]:
+def get_topic(topic: str, *, touch: bool = True) -> ApiCall[answers.TopicState]:
     """Show a topic."""
     request = HttpRequest("GET", _topic(topic) + query_text(touch=touch))
-    return Call(request, reads(answers.TopicState))
+    return ApiCall(request, reads(answers.TopicState))
 
 
 def list_topics(
     prefix: str = "", *, page_size: int = 1_000, cursor: str | None = None, touch: bool = False
-) -> Call[answers.TopicPage]:
+) -> ApiCall[answers.TopicPage]:
     """One page of the topics whose names begin with a prefix."""
     query = query_text(
         prefix=prefix or None, page_size=page_size, cursor=cursor, touch=touch or None
     )
-    return Call(HttpRequest("GET", "/v0/topics" + query), reads(answers.TopicPage))
+    return ApiCall(HttpRequest("GET", "/v0/topics" + query), reads(answers.TopicPage))
 
 
-def delete_topic(topic: str, *, if_empty: bool = False) -> Call[answers.TopicDeletion]:
+def delete_topic(topic: str, *, if_empty: bool = False) -> ApiCall[answers.TopicDeletion]:
     """Delete a topic and the routers at it."""
     request = HttpRequest("DELETE", _topic(topic) + query_text(if_empty=if_empty or None))
-    return Call(request, reads(answers.TopicDeletion))
+    return ApiCall(request, reads(answers.TopicDeletion))
 
 
 def write(
@@ -102,7 +102,7 @@ def write(
     return_seqs: bool = True,
     config: Mapping[str, Any] | None = None,
     **fields: Any,
-) -> Call[answers.Written]:
+) -> ApiCall[answers.Written]:
     """Append records, all or none."""
     fields["config"] = known_options(config)
     body = write_body(encode_records(records), idempotency_key=idempotency_key, **fields)
@@ -111,10 +111,10 @@ def write(
 
 def write_encoded(
     topic: str, body: bytes, *, idempotency_key: str | None, return_seqs: bool
-) -> Call[answers.Written]:
+) -> ApiCall[answers.Written]:
     """Append records that are already encoded as a request's body."""
     target = _topic(topic) + ("" if return_seqs else "?return_seqs=false")
-    return Call(
+    return ApiCall(
         HttpRequest("POST", target, body),
         reads(answers.Written),
         repeatable=idempotency_key is not None,
@@ -130,13 +130,13 @@ def write_body(records: bytes, **fields: Any) -> bytes:
 
 def write_many(
     writes: Mapping[str, Iterable[object]], *, idempotency_key: str | None, **fields: Any
-) -> Call[list[answers.Written]]:
+) -> ApiCall[list[answers.TopicWritten]]:
     """Append to several topics of one partition in one commit: all or none."""
     bodies = [
         write_body(encode_records(records), topic=topic, idempotency_key=idempotency_key, **fields)
         for topic, records in writes.items()
     ]
-    return Call(
+    return ApiCall(
         HttpRequest("POST", "/v0/write", b'{"writes":[%b]}' % b",".join(bodies)),
         _read_many,
         repeatable=idempotency_key is not None,
@@ -146,41 +146,43 @@ def write_many(
 
 def diff(
     topic: str, *, from_ts: int | None = None, wait_ms: int = 0, **fields: Any
-) -> Call[answers.Diff]:
+) -> ApiCall[answers.Diff]:
     """One page of the records after a cursor, or from a time on."""
     request = _diff_request(topic, from_ts, wait_ms, fields)
-    return Call(request, reads(answers.Diff), wait_ms=wait_ms)
+    return ApiCall(request, reads(answers.Diff), wait_ms=wait_ms)
 
 
 def diff_arrow(
     topic: str, *, from_ts: int | None = None, wait_ms: int = 0, lz4: bool = True, **fields: Any
-) -> Call[bytes]:
+) -> ApiCall[bytes]:
     """One page of the records after a cursor, or from a time on, as an Arrow stream."""
     request = _diff_request(topic, from_ts, wait_ms, fields)
     accepted = f"{ARROW};compression=lz4" if lz4 else ARROW
     request = request._replace(headers=f"Accept: {accepted}\r\n")
-    return Call(request, _read_arrow, wait_ms=wait_ms)
+    return ApiCall(request, _read_arrow, wait_ms=wait_ms)
 
 
 def delete_records(
     topic: str, *, before_seq: int | None = None, match: str | Sequence[str] | None = None
-) -> Call[answers.RecordDeletion]:
+) -> ApiCall[answers.RecordDeletion]:
     """Delete records before a seq, with a matching tag, or both."""
-    body = _json(_present({"before_seq": before_seq, "match": match}))
-    return Call(HttpRequest("POST", _topic(topic) + "/delete", body), reads(answers.RecordDeletion))
+    body = _json(requests.DeleteBody(before_seq=before_seq, match=match))
+    return ApiCall(
+        HttpRequest("POST", _topic(topic) + "/delete", body), reads(answers.RecordDeletion)
+    )
 
 
 # Routers --------------------------------------------------------------------------------------
 
 
-def put_router(router: str, fields: Mapping[str, Any]) -> Call[answers.RouterPut]:
+def put_router(router: str, body: requests.RouterBody) -> ApiCall[answers.RouterPut]:
     """Create a router, or change its mutable fields."""
-    return Call(HttpRequest("PUT", _router(router), _json(fields)), reads(answers.RouterPut))
+    return ApiCall(HttpRequest("PUT", _router(router), _json(body)), reads(answers.RouterPut))
 
 
-def get_router(router: str) -> Call[answers.RouterState]:
+def get_router(router: str) -> ApiCall[answers.RouterState]:
     """Show a router."""
-    return Call(HttpRequest("GET", _router(router)), reads(answers.RouterState))
+    return ApiCall(HttpRequest("GET", _router(router)), reads(answers.RouterState))
 
 
 def list_routers(
@@ -190,46 +192,55 @@ def list_routers(
     dest: str | None = None,
     page_size: int = 1_000,
     cursor: str | None = None,
-) -> Call[answers.RouterPage]:
+) -> ApiCall[answers.RouterPage]:
     """One page of routers."""
     query = query_text(
         prefix=prefix or None, source=source, dest=dest, page_size=page_size, cursor=cursor
     )
-    return Call(HttpRequest("GET", "/v0/routers" + query), reads(answers.RouterPage))
+    return ApiCall(HttpRequest("GET", "/v0/routers" + query), reads(answers.RouterPage))
 
 
-def delete_router(router: str) -> Call[answers.RouterDeletion]:
+def delete_router(router: str) -> ApiCall[answers.RouterDeletion]:
     """Delete a router."""
-    return Call(HttpRequest("DELETE", _router(router)), reads(answers.RouterDeletion))
+    return ApiCall(HttpRequest("DELETE", _router(router)), reads(answers.RouterDeletion))
 
 
 # Queues ---------------------------------------------------------------------------------------
 
 
-def claim(topic: str, node: str, *, count: int, lease_ms: int | None) -> Call[answers.Claims]:
+def claim(topic: str, node: str, *, count: int, lease_ms: int | None) -> ApiCall[answers.Claims]:
     """Lease jobs. Not repeatable: jobs of a lost answer stay leased until their lease ends."""
-    body = _json(_present({"node": node, "max": count, "lease_ms": lease_ms}))
+    body = _json(requests.ClaimBody(node=node, max=count, lease_ms=lease_ms))
     request = HttpRequest("POST", _topic(topic) + "/claim", body)
-    return Call(request, reads(answers.Claims), repeatable=False)
+    return ApiCall(request, reads(answers.Claims), repeatable=False)
 
 
 Jobs = Sequence["int | answers.ClaimedJob"]
 """Jobs to settle: claimed jobs, or seqs alone (without the proof of the lease)."""
 
 
-def ack(topic: str, node: str, jobs: Jobs) -> Call[answers.Acked]:
+def ack(topic: str, node: str, jobs: Jobs) -> ApiCall[answers.Acked]:
     """Mark jobs as done."""
-    return Call(_settle(topic, "ack", node, jobs), reads(answers.Acked))
+    body = requests.AckBody(node=node, seqs=_seqs(jobs), lease_ids=_lease_ids(jobs))
+    return ApiCall(HttpRequest("POST", _topic(topic) + "/ack", _json(body)), reads(answers.Acked))
 
 
-def nack(topic: str, node: str, jobs: Jobs, *, delay_ms: int) -> Call[answers.Nacked]:
+def nack(topic: str, node: str, jobs: Jobs, *, delay_ms: int) -> ApiCall[answers.Nacked]:
     """Return jobs to the queue."""
-    return Call(_settle(topic, "nack", node, jobs, delay_ms=delay_ms), reads(answers.Nacked))
+    body = requests.NackBody(
+        node=node, seqs=_seqs(jobs), lease_ids=_lease_ids(jobs), delay_ms=delay_ms
+    )
+    return ApiCall(HttpRequest("POST", _topic(topic) + "/nack", _json(body)), reads(answers.Nacked))
 
 
-def extend(topic: str, node: str, jobs: Jobs, *, lease_ms: int) -> Call[answers.Extended]:
+def extend(topic: str, node: str, jobs: Jobs, *, lease_ms: int) -> ApiCall[answers.Extended]:
     """Extend the leases of jobs."""
-    return Call(_settle(topic, "extend", node, jobs, lease_ms=lease_ms), reads(answers.Extended))
+    body = requests.ExtendBody(
+        node=node, seqs=_seqs(jobs), lease_ids=_lease_ids(jobs), lease_ms=lease_ms
+    )
+    return ApiCall(
+        HttpRequest("POST", _topic(topic) + "/extend", _json(body)), reads(answers.Extended)
+    )
 
 
 def work_request(topic: str, node: str, *, count: int, lease_ms: int | None) -> HttpRequest:
@@ -241,10 +252,10 @@ def work_request(topic: str, node: str, *, count: int, lease_ms: int | None) -> 
 # Watch ----------------------------------------------------------------------------------------
 
 
-def create_watch(body: Mapping[str, Any], *, lenient: bool) -> Call[dict[str, Any]]:
+def create_watch(body: requests.WatchBody, *, lenient: bool) -> ApiCall[dict[str, Any]]:
     """Create a watch session."""
     request = HttpRequest("POST", "/v0/watch" + query_text(lenient=lenient or None), _json(body))
-    return Call(request, _read_any, probes=True)
+    return ApiCall(request, _read_any, probes=True)
 
 
 def watch_request(wid: str) -> HttpRequest:
@@ -258,36 +269,36 @@ _EVENTS: Final = "Accept: text/event-stream\r\n"
 # Server ---------------------------------------------------------------------------------------
 
 
-def health() -> Call[answers.Health]:
+def health() -> ApiCall[answers.Health]:
     """Whether the server answers."""
-    return Call(HttpRequest("GET", "/v0/health"), reads(answers.Health), probes=True)
+    return ApiCall(HttpRequest("GET", "/v0/health"), reads(answers.Health), probes=True)
 
 
-def ready() -> Call[answers.Ready]:
+def ready() -> ApiCall[answers.Ready]:
     """Whether the server takes requests."""
-    return Call(HttpRequest("GET", "/v0/ready"), reads(answers.Ready), probes=True)
+    return ApiCall(HttpRequest("GET", "/v0/ready"), reads(answers.Ready), probes=True)
 
 
-def metrics() -> Call[dict[str, Any]]:
+def metrics() -> ApiCall[dict[str, Any]]:
     """The server's counters."""
     request = HttpRequest("GET", "/v0/metrics", headers="Accept: application/json\r\n")
-    return Call(request, _read_any)
+    return ApiCall(request, _read_any)
 
 
-def scheduler(topic: str | None = None) -> Call[dict[str, Any]]:
+def scheduler(topic: str | None = None) -> ApiCall[dict[str, Any]]:
     """What the scheduler is doing, for the server or for one topic."""
-    return Call(HttpRequest("GET", "/v0/scheduler" + query_text(topic=topic)), _read_any)
+    return ApiCall(HttpRequest("GET", "/v0/scheduler" + query_text(topic=topic)), _read_any)
 
 
-def ingest_status() -> Call[dict[str, Any]]:
+def ingest_status() -> ApiCall[dict[str, Any]]:
     """The stages of an ingest edge, from its status port."""
-    return Call(HttpRequest("GET", "/status"), _read_any, probes=True)
+    return ApiCall(HttpRequest("GET", "/status"), _read_any, probes=True)
 
 
-def backup(directory: str, *, wait_ms: int) -> Call[answers.BackupMade]:
+def backup(directory: str, *, wait_ms: int) -> ApiCall[answers.BackupMade]:
     """Copy everything. Not retried: a second try would find the directory in use."""
-    request = HttpRequest("POST", "/v0/backup", _json({"directory": directory}))
-    return Call(request, reads(answers.BackupMade), probes=True, wait_ms=wait_ms)
+    request = HttpRequest("POST", "/v0/backup", _json(requests.BackupBody(directory=directory)))
+    return ApiCall(request, reads(answers.BackupMade), probes=True, wait_ms=wait_ms)
 
 
 # The next pages ------------------------------------------------------------------------------
@@ -295,7 +306,7 @@ def backup(directory: str, *, wait_ms: int) -> Call[answers.BackupMade]:
 
 def after_topics(
     page: answers.TopicPage, prefix: str, page_size: int
-) -> Call[answers.TopicPage] | None:
+) -> ApiCall[answers.TopicPage] | None:
     """The call for the next page of topics."""
     if page.next_cursor is None:
         return None
@@ -304,14 +315,14 @@ def after_topics(
 
 def after_routers(
     page: answers.RouterPage, prefix: str, **fields: Any
-) -> Call[answers.RouterPage] | None:
+) -> ApiCall[answers.RouterPage] | None:
     """The call for the next page of routers."""
     if page.next_cursor is None:
         return None
     return list_routers(prefix, cursor=page.next_cursor, **fields)
 
 
-def after_diff(page: answers.Diff, **fields: Any) -> Call[answers.Diff] | None:
+def after_diff(page: answers.Diff, **fields: Any) -> ApiCall[answers.Diff] | None:
     """The call for the next page of records, until the reader has caught up."""
     if page.caught_up:
         return None
@@ -332,7 +343,7 @@ def _router(name: str) -> str:
 def quoted(name: str) -> str:
     """A name, escaped for a path."""
     if not name:
-        raise InvalidRequest("expected a name, found an empty one")
+        raise InvalidRequest("the name is empty")
     return quote(name, safe=":")
 
 
@@ -354,31 +365,31 @@ def _json(value: Any) -> bytes:
     try:
         return _ENCODER.encode(value)
     except (TypeError, ValueError, msgspec.MsgspecError) as error:
-        raise InvalidRequest(f"expected fields that can be JSON, found {error}") from error
+        raise InvalidRequest(f"the request cannot be encoded as JSON: {error}") from error
 
 
 def _diff_request(
     topic: str, from_ts: int | None, wait_ms: int, fields: Mapping[str, Any]
 ) -> HttpRequest:
-    body = _json(_present({**fields, "wait_ms": wait_ms or None}))
+    body = _json(requests.DiffBody(**_present(fields), wait_ms=wait_ms))
     return HttpRequest("POST", f"{_topic(topic)}/diff{query_text(from_ts=from_ts)}", body)
 
 
-def _settle(topic: str, verb: str, node: str, jobs: Jobs, **fields: Any) -> HttpRequest:
-    seqs = [job if isinstance(job, int) else job.seq for job in jobs]
+def _seqs(jobs: Jobs) -> list[int]:
+    return [job if isinstance(job, int) else job.seq for job in jobs]
+
+
+def _lease_ids(jobs: Jobs) -> list[str] | None:
     leases = ["" if isinstance(job, int) else job.lease_id for job in jobs]
-    if any(leases):
-        fields["lease_ids"] = leases
-    body = _json({"node": node, "seqs": seqs, **fields})
-    return HttpRequest("POST", f"{_topic(topic)}/{verb}", body)
+    return leases if any(leases) else None
 
 
 # Decoding answers -----------------------------------------------------------------------------
 
-_READERS: Final[dict[type[Any], Callable[[Answer], Any]]] = {}
+_READERS: Final[dict[type[Any], Callable[[HttpAnswer], Any]]] = {}
 
 
-def reads(kind: type[T]) -> Callable[[Answer], T]:
+def reads(kind: type[T]) -> Callable[[HttpAnswer], T]:
     """A decoder for answers of a type; cached."""
     reader = _READERS.get(kind)
     if reader is None:
@@ -386,37 +397,33 @@ def reads(kind: type[T]) -> Callable[[Answer], T]:
     return reader
 
 
-def _reader(kind: type[T]) -> Callable[[Answer], T]:
+def _reader(kind: type[T]) -> Callable[[HttpAnswer], T]:
     decoder = msgspec.json.Decoder(kind)
 
-    def read(answer: Answer) -> T:
+    def read(answer: HttpAnswer) -> T:
         try:
             return decoder.decode(answer.body)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise NotPenstock(
-                f"expected an answer of the /v0 protocol, found {answer.body[:80]!r}: {error}",
+                f"the answer does not follow the /v0 protocol: {error}: {answer.body[:80]!r}",
                 status=answer.status,
             ) from error
 
     return read
 
 
-def _read_any(answer: Answer) -> dict[str, Any]:
+def _read_any(answer: HttpAnswer) -> dict[str, Any]:
     return reads(dict[str, Any])(answer)
 
 
-class _Many(msgspec.Struct):
-    writes: list[answers.Written]
+def _read_many(answer: HttpAnswer) -> list[answers.TopicWritten]:
+    return reads(answers.WrittenMany)(answer).writes
 
 
-def _read_many(answer: Answer) -> list[answers.Written]:
-    return reads(_Many)(answer).writes
-
-
-def _read_arrow(answer: Answer) -> bytes:
+def _read_arrow(answer: HttpAnswer) -> bytes:
     found = answer.headers.get("content-type", "nothing")
     if not found.startswith(ARROW):
-        raise NotPenstock(f"expected an answer of type {ARROW}, found {found}")
+        raise NotPenstock(f"the server answered with {found} instead of {ARROW}")
     return answer.body
 
 
@@ -431,4 +438,4 @@ def arrow_table(body: bytes) -> pa.Table:
         with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
             return reader.read_all()
     except pa.ArrowInvalid as error:
-        raise NotPenstock(f"expected an Arrow stream, found {body[:40]!r}") from error
+        raise NotPenstock(f"the answer is not an Arrow stream: {body[:40]!r}") from error

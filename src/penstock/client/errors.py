@@ -1,7 +1,8 @@
 """Errors of the client beside those of the protocol, and decoding errors from answers.
 
 A server's errors are in `penstock.protocol.errors`; the classes here are for failures on the way
-to it. The group says what to do next, the class and its `code` what happened.
+to it, and for events of a runtime that cannot take effect. The group says what to do next, the
+class and its `code` what happened.
 
 >>> error = answer_error(404, b'{"error":{"code":"topic_not_found","message":"there is none"}}')
 >>> type(error).__name__, error.status, str(error)
@@ -106,7 +107,7 @@ def answer_error(
 
 def _not_an_envelope(status: int, body: bytes, server: str) -> str:
     place = f" at {server}" if server else ""
-    return f"expected a Penstock server{place}, found an answer {status} with {body[:80]!r}"
+    return f"what answered{place} is not a Penstock server: status {status} with {body[:80]!r}"
 
 
 def _retry_after_ms(
@@ -132,3 +133,52 @@ def _date_ms(text: str) -> int | None:
     if found.tzinfo is None:  # the oldest form does not state that it is GMT
         found = found.replace(tzinfo=UTC)
     return round(found.timestamp() * 1_000)
+
+
+class CommitConvergenceError(CallError, Conflict):
+    """A committed write met conflicts until its time was up: nothing of it was applied.
+
+    `attempts` is the number of tries, `elapsed_ms` the time since its first conflict, `cause` the
+    last conflict.
+    """
+
+    code = "not_converged"
+
+    def __init__(
+        self, message: str, *, attempts: int, elapsed_ms: float, cause: Exception, **detail: Any
+    ) -> None:
+        super().__init__(message, attempts=attempts, elapsed_ms=elapsed_ms, **detail)
+        self.attempts = attempts
+        self.elapsed_ms = elapsed_ms
+        self.cause = cause
+        self.__cause__ = cause
+
+
+class ChangedLocally(CallError, Conflict):
+    """A value that a handler read changed before its commit was sent: it runs again."""
+
+    code = "changed_locally"
+
+
+class HandlerFailed(CallError, Rejected):
+    """The handler of an event raised, and nothing was written; its error is the `__cause__`."""
+
+    code = "handler_failed"
+
+
+class BacklogFull(CallError, Busy):
+    """Too many events of this lane and type are waiting: this one was refused and never ran."""
+
+    code = "backlog_full"
+
+
+class OriginFailed(CallError, Rejected):
+    """The event that sent this one did not commit, so this one never will."""
+
+    code = "origin_failed"
+
+
+class Superseded(CallError, Conflict):
+    """The handler that sent this event ran again: the event it sent then replaces this one."""
+
+    code = "superseded"

@@ -9,6 +9,8 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from penstock.client.blocking.client import Client
+from penstock.client.head_follower import HeadFollower
+from penstock.client.publishing import ChangeWriter
 from penstock.client.settings import ClientSettings
 from penstock.kernel.errors import Rejected
 from penstock.protocol.errors import TopicNotFound
@@ -26,10 +28,13 @@ def make(options: Mapping[str, Any]) -> TopicHeads:
     """Create a `TopicHeads`; options are `api_key` and `timeout_s`."""
     strangers = sorted(set(options) - _OPTIONS)
     if strangers:
-        raise Rejected(
-            f"expected options among {', '.join(sorted(_OPTIONS))}, found {', '.join(strangers)}"
-        )
+        raise Rejected(f"unknown options {', '.join(strangers)}: use {', '.join(sorted(_OPTIONS))}")
     return TopicHeads(**options)
+
+
+def make_writer(options: Mapping[str, Any]) -> ChangeWriter:
+    """Create a writer of changes, with the same options."""
+    return ChangeWriter(**options)
 
 
 class TopicHeads:
@@ -38,13 +43,26 @@ class TopicHeads:
     def __init__(self, api_key: str | None = None, timeout_s: float = 5.0) -> None:
         self._api_key, self._timeout_s = api_key, timeout_s
         self._clients: dict[str, Client] = {}
+        self._known: dict[TopicSource, TopicPosition] = {}
+        self._follower: HeadFollower | None = None
 
     def heads(self, sources: Collection[TopicSource]) -> Mapping[str, TopicHead]:
         """The head of each source, by its name; one that does not exist is at epoch 0, seq 0."""
-        return {source.name: self._head(source) for source in sources}
+        found = {source.name: self._head(source) for source in sources}
+        self._known = {source: found[source.name].position for source in sources}
+        return found
+
+    def moved(self, sources: Collection[TopicSource], timeout_s: float) -> bool:
+        """Wait until a source may have moved since its head was last asked for; False if not."""
+        if self._follower is None:
+            self._follower = HeadFollower(self._api_key, self._timeout_s)
+        known = {source: self._known.get(source, NOWHERE.position) for source in sources}
+        return self._follower.moved(known, timeout_s)
 
     def close(self) -> None:
         """Close every connection."""
+        if self._follower is not None:
+            self._follower.close()
         for client in self._clients.values():
             client.close()
 
@@ -55,8 +73,8 @@ class TopicHeads:
             return NOWHERE
         if state.epoch is None:
             raise Rejected(
-                f"expected a topic server that tells epochs at {source.url}, found one that does "
-                "not"
+                f"the topic server at {source.url} does not report epochs, which tables need: "
+                "upgrade it"
             )
         # An empty topic reports where its next record would be: nothing of it is missing.
         earliest_seq = state.earliest_seq if state.count or state.head_seq else 0

@@ -72,7 +72,7 @@ class ServerTopic:
         """All records of the device topic."""
         found: list[bytes] = []
         async for page in self._client.read(self._names.devices):
-            found += [bytes(record.raw_data) for record in page.records]
+            found += [record.data_json for record in page.records]
         return found
 
     async def save(self, records: Sequence[bytes]) -> None:

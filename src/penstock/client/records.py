@@ -18,18 +18,10 @@ from typing import Any, Final
 import msgspec
 
 from penstock.protocol.errors import InvalidRequest
+from penstock.protocol.requests import Record
 
 _ENCODER: Final = msgspec.json.Encoder()
 _SYNTAX: Final = msgspec.json.Decoder(msgspec.Raw)
-
-
-class Record(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A record to be written. `bytes` (and `msgspec.Raw`) as `data` are taken as JSON text."""
-
-    data: Any
-    tag: str | None = None
-    node: str | None = None
-    meta: Mapping[str, Any] | None = None
 
 
 class _Encoded(Record, frozen=True, omit_defaults=True):
@@ -50,7 +42,7 @@ def encode_record(record: object) -> bytes:
     try:
         encoded = _ENCODER.encode(record)
     except (TypeError, ValueError, msgspec.MsgspecError) as error:
-        raise InvalidRequest(f"expected a record that can be JSON, found {error}") from error
+        raise InvalidRequest(f"the record cannot be encoded as JSON: {error}") from error
     check_numbers(record, encoded)
     return encoded
 
@@ -67,7 +59,7 @@ def encode_data(data: object) -> bytes:
     try:
         encoded = _ENCODER.encode(data)
     except (TypeError, ValueError, msgspec.MsgspecError) as error:
-        raise InvalidRequest(f"expected data that can be JSON, found {error}") from error
+        raise InvalidRequest(f"the data cannot be encoded as JSON: {error}") from error
     check_numbers(data, encoded)
     return encoded
 
@@ -87,7 +79,7 @@ def check_numbers(value: object, encoded: bytes) -> None:
         pass  # valid only in JSON, such as integers of any size: check every value
     for place, number in _not_finite(value, ""):
         where = f" at {place}" if place else ""
-        raise InvalidRequest(f"expected numbers that JSON has, or None, found {number}{where}")
+        raise InvalidRequest(f"JSON has no number {number}{where}: use None")
 
 
 def checked_json(text: bytes | bytearray | memoryview | msgspec.Raw) -> bytes:
@@ -97,7 +89,7 @@ def checked_json(text: bytes | bytearray | memoryview | msgspec.Raw) -> bytes:
         _SYNTAX.decode(raw)
         _ = raw.isascii() or raw.decode()  # the parser does not check the contents of strings
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidRequest(f"expected JSON text, found {raw[:80]!r}: {error}") from error
+        raise InvalidRequest(f"bytes must be JSON text: {error}: {raw[:80]!r}") from error
     return raw
 
 
@@ -107,7 +99,7 @@ def encode_records(records: Iterable[object]) -> bytes:
         records, Iterable
     ):
         kind = type(records).__name__
-        raise InvalidRequest(f"expected a list of records, found one {kind}: put it into a list")
+        raise InvalidRequest(f"records must be a list, not one {kind}: put it into a list")
     if isinstance(records, list | tuple) and not any(isinstance(r, _SPECIAL) for r in records):
         return encode_data([_Plain(record) for record in records])
     return b"[%b]" % b",".join([encode_record(record) for record in records])

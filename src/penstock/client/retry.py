@@ -49,7 +49,7 @@ class RetryPolicy:
 
     def __post_init__(self) -> None:
         if self.tries_max is not None and self.tries_max < 1:
-            raise Rejected(f"expected tries_max of at least 1, found {self.tries_max}")
+            raise Rejected(f"tries_max must be at least 1, not {self.tries_max}")
 
 
 class Tries:
@@ -97,7 +97,7 @@ class Tries:
         """The call's final error: the last one, unless an earlier try may have taken effect."""
         error = self._last
         if error is None:
-            raise ValueError("expected a failed try, found none")
+            raise ValueError("no try has failed yet")
         if not self._maybe_done or self._harmless or not _leaves_it_open(error):
             return error
         hint = f"; its idempotency key is {self._key!r}" if self._key else ""

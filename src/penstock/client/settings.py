@@ -5,6 +5,14 @@
 Address(host='penstock.example', port=8443, tls=True, path='/base')
 >>> "secret" in repr(settings)
 False
+
+A contended write is retried along a back-off; values out of range are clamped:
+
+>>> policy = CommitBackpressure(jitter=0)
+>>> [round(policy.nominal_ms(conflict), 3) for conflict in (1, 2, 3, 6, 8, 12)]
+[0.781, 1.562, 3.125, 25.0, 100.0, 1000.0]
+>>> CommitBackpressure(base_ms=50, cap_ms=1, jitter=7, window_ms=-1)
+CommitBackpressure(base_ms=50, cap_ms=50, jitter=1.0, window_ms=0.0)
 """
 
 from __future__ import annotations
@@ -79,13 +87,13 @@ class ClientSettings:
         _ = self.address
         for name in ("connect_timeout_s", "read_timeout_s", "timeout_s"):
             if not getattr(self, name) > 0:
-                raise Rejected(f"expected {name} above 0, found {getattr(self, name)}")
+                raise Rejected(f"{name} must be above 0, not {getattr(self, name)}")
         for name in ("connections_max", "streams_max", "answer_bytes_max", "stream_buffer_bytes"):
             if getattr(self, name) < 1:
-                raise Rejected(f"expected {name} of at least 1, found {getattr(self, name)}")
+                raise Rejected(f"{name} must be at least 1, not {getattr(self, name)}")
         key = self.api_key
         if key is not None and not (key.isascii() and key.isprintable()):
-            raise Rejected("expected an API key of printable ASCII characters, found others")
+            raise Rejected("the API key must consist of printable ASCII characters")
 
     @property
     def address(self) -> Address:
@@ -93,7 +101,7 @@ class ClientSettings:
         given: object = self.url  # any value from the program: a port alone is not a URL
         parts = urlsplit(given if isinstance(given, str) else "")
         if parts.scheme not in ("http", "https") or not parts.hostname or not _plain(self.url):
-            raise Rejected(f"expected a URL such as {DEFAULT_URL}, found {self.url!r}")
+            raise Rejected(f"{self.url!r} is not the URL of a server: write it like {DEFAULT_URL}")
         tls = parts.scheme == "https"
         port = _port(parts, self.url) or (443 if tls else 80)
         return Address(parts.hostname, port, tls, parts.path.rstrip("/"))
@@ -124,8 +132,46 @@ def _port(parts: SplitResult, url: str) -> int | None:
     try:
         return parts.port
     except ValueError:
-        raise Rejected(f"expected a port between 0 and 65535, found {url!r}") from None
+        raise Rejected(f"the port in {url!r} must be between 0 and 65535") from None
 
 
 def _plain(url: str) -> bool:
     return url.isascii() and url.isprintable() and " " not in url
+
+
+@dataclass(frozen=True, slots=True)
+class CommitBackpressure(Backoff):
+    """When an event whose commit met a conflict runs again, and when it gives up.
+
+    The first delays are tiny, because most conflicts are over once fresh state has arrived; they
+    double while a conflict lasts. The window runs from an event's first conflict; with a window of
+    0 the first conflict is final. Values out of range are clamped.
+    """
+
+    base_ms: float = 25 / 32
+    cap_ms: float = 1_000.0
+    jitter: float = 0.5
+    window_ms: float = 30_000.0
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeLimits:
+    """What a runtime may hold, and how long it waits for a server that does not answer."""
+
+    pending_max: int = 256
+    """Unfinished events of one lane and one type."""
+    coalesced_max: int = 256
+    """Events that may be merged into one pending event when its lane is full."""
+    ahead_max: int = 16
+    """Events of a lane whose handlers ran while the first of them waits for the server."""
+    away: Backoff = field(
+        default_factory=lambda: Backoff(base_ms=50, cap_ms=1_000, jitter=0.5, window_ms=300_000)
+    )
+    """How an unanswered commit is sent again; after its window the event fails."""
+
+    def __post_init__(self) -> None:
+        for name in ("pending_max", "ahead_max"):
+            if getattr(self, name) < 1:
+                raise Rejected(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.coalesced_max < 0:
+            raise Rejected(f"coalesced_max must be at least 0, not {self.coalesced_max}")

@@ -8,57 +8,40 @@
 from __future__ import annotations
 
 import msgspec
-from msgspec import Struct
 
-from penstock.client.calls import Call, query_text, quoted, reads
+from penstock.client.calls import ApiCall, query_text, quoted, reads
 from penstock.client.records import check_numbers
 from penstock.client.wire import HttpRequest
-from penstock.commits.model import Commit, Write, encode_commit
+from penstock.commits.model import encode_commit
 from penstock.protocol.answers import CommitAccepted, EntityHistory, EntityPage, EntityState
+from penstock.protocol.commits import Commit
 from penstock.protocol.errors import InvalidRequest
 
 
-class HistoryRow(Struct, frozen=True, kw_only=True):
-    """A commit that wrote an entity, and its writes to that entity."""
-
-    seq: int
-    ts: int
-    session: str
-    local_seq: int
-    writes: list[Write]
-    event_id: str | None = None
-
-
-class HistoryPage(EntityHistory, frozen=True, kw_only=True):
-    """The history of an entity with its commits decoded."""
-
-    commits: list[HistoryRow]  # type: ignore[assignment]  # more exact than on the wire
-
-
-def commit(space: str, commit: Commit) -> Call[CommitAccepted]:
+def commit(space: str, commit: Commit) -> ApiCall[CommitAccepted]:
     """Change entities. Idempotent."""
     try:
         body = encode_commit(commit)
     except (TypeError, ValueError, msgspec.MsgspecError) as error:
-        raise InvalidRequest(f"expected documents that can be JSON, found {error}") from error
+        raise InvalidRequest(f"a document cannot be encoded as JSON: {error}") from error
     check_numbers(commit.writes, body)
-    return Call(
+    return ApiCall(
         HttpRequest("POST", f"{_space(space)}/commits", body),
         reads(CommitAccepted),
         idempotency_key=f"{commit.session}/{commit.local_seq}",
     )
 
 
-def commit_once(space: str, commit: Commit) -> Call[CommitAccepted]:
+def commit_once(space: str, commit: Commit) -> ApiCall[CommitAccepted]:
     """Like `commit`, for a runtime, which checks the documents and retries by itself."""
     request = HttpRequest("POST", f"{_space(space)}/commits", encode_commit(commit))
-    return Call(request, reads(CommitAccepted), probes=True)
+    return ApiCall(request, reads(CommitAccepted), probes=True)
 
 
-def get_entity(space: str, entity: str, *, at_seq: int | None = None) -> Call[EntityState]:
+def get_entity(space: str, entity: str, *, at_seq: int | None = None) -> ApiCall[EntityState]:
     """Show an entity, now or as of a seq."""
     request = HttpRequest("GET", f"{_entity(space, entity)}{query_text(at=at_seq)}")
-    return Call(request, reads(EntityState))
+    return ApiCall(request, reads(EntityState))
 
 
 def list_entities(
@@ -68,15 +51,15 @@ def list_entities(
     at_seq: int | None = None,
     after: str | None = None,
     limit: int = 1_000,
-) -> Call[EntityPage]:
+) -> ApiCall[EntityPage]:
     """One page of the entities whose ids begin with a prefix."""
     query = query_text(prefix=prefix or None, at=at_seq, after=after, limit=limit)
-    return Call(HttpRequest("GET", f"{_space(space)}/entities{query}"), reads(EntityPage))
+    return ApiCall(HttpRequest("GET", f"{_space(space)}/entities{query}"), reads(EntityPage))
 
 
 def after_entities(
     page: EntityPage, space: str, prefix: str, limit: int
-) -> Call[EntityPage] | None:
+) -> ApiCall[EntityPage] | None:
     """The call for the next page of entities, as of the same seq."""
     if page.next is None:
         return None
@@ -85,16 +68,16 @@ def after_entities(
 
 def entity_history(
     space: str, entity: str, *, after_seq: int = 0, limit: int = 1_000
-) -> Call[HistoryPage]:
+) -> ApiCall[EntityHistory]:
     """One page of the commits that wrote an entity."""
     query = query_text(after=after_seq, limit=limit)
     request = HttpRequest("GET", f"{_entity(space, entity)}/history{query}")
-    return Call(request, reads(HistoryPage))
+    return ApiCall(request, reads(EntityHistory))
 
 
 def after_history(
-    page: HistoryPage, space: str, entity: str, limit: int
-) -> Call[HistoryPage] | None:
+    page: EntityHistory, space: str, entity: str, limit: int
+) -> ApiCall[EntityHistory] | None:
     """The call for the next page of a history."""
     if page.next is None:
         return None

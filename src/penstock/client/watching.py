@@ -16,9 +16,10 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
+from penstock.client import calls
 from penstock.client.errors import NotPenstock
-from penstock.client.reconnecting import Reconnects, stream_error
-from penstock.client.sse import Frame
+from penstock.client.event_stream import Frame, Reconnects, stream_error
+from penstock.client.wire import HttpRequest
 from penstock.flow.backoff import Backoff
 from penstock.kernel.errors import Rejected
 from penstock.protocol.errors import (
@@ -29,6 +30,7 @@ from penstock.protocol.errors import (
     Throttled,
 )
 from penstock.protocol.events import CaughtUp, LeftOut, Records, Tombstone, TopicDeleted, WatchEvent
+from penstock.protocol.requests import WatchBody, WatchPlace
 
 TOPICS_MAX: Final = 256
 """Topics that one session can name."""
@@ -56,7 +58,7 @@ def starts_of(
     if not isinstance(topics, Mapping):
         return {name: Position(tail=tail) for name in topics}
     if tail:
-        raise InvalidRequest("expected either tail or seqs to begin after, found both")
+        raise InvalidRequest("a watch begins either at the tail or after seqs: name one of them")
     return {
         name: place if isinstance(place, Position) else Position(place)
         for name, place in topics.items()
@@ -66,7 +68,7 @@ def starts_of(
 class Create(Struct, frozen=True):
     """Create a session: POST this body."""
 
-    body: dict[str, Any]
+    body: WatchBody
     lenient: bool
 
 
@@ -106,20 +108,20 @@ class WatchOptions:
     tag: str | Sequence[str] | None = None
     prefixes: tuple[str, ...] = ()
 
-    def body(self) -> dict[str, Any]:
-        """The fields of a session, without its topics."""
-        fields: dict[str, Any] = {
-            "node": self.node,
-            "limit": self.limit,
-            "max_batch_bytes": self.batch_bytes_max,
-            "heartbeat_ms": self.heartbeat_ms,
-            "include_meta": self.include_meta,
-            "include_tags": self.include_tags,
-            "include_data": self.include_data,
-            "tag": self.tag,
-            "prefixes": list(self.prefixes) or None,
-        }
-        return {key: value for key, value in fields.items() if value is not None}
+    def body(self, topics: dict[str, WatchPlace | None]) -> WatchBody:
+        """The request for a session."""
+        return WatchBody(
+            topics=topics,
+            node=self.node,
+            limit=self.limit,
+            max_batch_bytes=self.batch_bytes_max,
+            heartbeat_ms=self.heartbeat_ms,
+            include_meta=self.include_meta,
+            include_tags=self.include_tags,
+            include_data=self.include_data,
+            tag=self.tag,
+            prefixes=list(self.prefixes) or None,
+        )
 
 
 class WatchCore:
@@ -137,9 +139,12 @@ class WatchCore:
         random: Random,
     ) -> None:
         if not topics and not options.prefixes:
-            raise Rejected("expected topics or prefixes to watch, found none")
+            raise Rejected("there is nothing to watch: name topics or prefixes")
         if len(topics) > TOPICS_MAX:
-            raise Rejected(f"expected at most {TOPICS_MAX} topics, found {len(topics)}")
+            raise Rejected(
+                f"{len(topics)} topics are too many for one watch: "
+                f"name at most {TOPICS_MAX}, or prefixes"
+            )
         self.positions = dict(topics)
         self.silence_ms = max(1_000, options.heartbeat_ms) * SILENCE_HEARTBEATS
         self._options = options
@@ -154,12 +159,18 @@ class WatchCore:
             self._step = self._create()
         return step
 
+    def stream_request(self, step: Open) -> HttpRequest:
+        """The request that opens the stream of a session."""
+        return calls.watch_request(step.wid)
+
     def created(self, answer: Mapping[str, Any]) -> list[WatchEvent]:
         """The session was created. Events: topics of a resumed watch that are gone by now."""
         try:
             session = msgspec.convert(answer, _Session)
         except msgspec.ValidationError as error:
-            raise NotPenstock(f"expected a watch session, found {str(answer)[:80]}") from error
+            raise NotPenstock(
+                f"the server did not answer with a watch session: {str(answer)[:80]}"
+            ) from error
         topics = session.topics
         gone: list[WatchEvent] = []
         for name in [name for name in self.positions if name not in topics]:
@@ -204,7 +215,7 @@ class WatchCore:
         if self._resuming and not self.positions and not self._options.prefixes:
             self._step = Stop()  # no topics are left to watch, however the stream ended
             return
-        error = error or ServerUnavailable("expected the stream to go on, found it ended")
+        error = error or ServerUnavailable("the server ended the stream")
         if not self._worth_another(error):
             self._step = Stop(error)
             return
@@ -227,11 +238,11 @@ class WatchCore:
 
     def _create(self) -> Step:
         options = self._options
-        topics = {name: _sent(position) for name, position in self.positions.items()}
+        topics: dict[str, WatchPlace | None] = {
+            name: _sent(position) for name, position in self.positions.items()
+        }
         # A topic that was deleted while the stream was down is an event, not the end of the watch.
-        return Create(
-            {"topics": topics, **options.body()}, lenient=options.lenient or self._resuming
-        )
+        return Create(options.body(topics), lenient=options.lenient or self._resuming)
 
     def _worth_another(self, error: CallError) -> bool:
         if isinstance(error, NotFound):
@@ -296,13 +307,12 @@ def _decode(decoder: msgspec.json.Decoder[Any], frame: Frame) -> Any:
     try:
         return decoder.decode(frame.data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise NotPenstock(f"expected a {frame.event} frame, found {frame.data[:80]!r}") from error
+        raise NotPenstock(
+            f"the server sent a malformed {frame.event} frame: {frame.data[:80]!r}"
+        ) from error
 
 
-def _sent(position: Position) -> dict[str, Any]:
+def _sent(position: Position) -> WatchPlace:
     if position.tail:
-        return {"tail": True}
-    sent: dict[str, Any] = {"from_seq": position.from_seq}
-    if position.epoch is not None:
-        sent["epoch"] = position.epoch
-    return sent
+        return WatchPlace(tail=True)
+    return WatchPlace(from_seq=position.from_seq, epoch=position.epoch)

@@ -8,7 +8,7 @@ b'GET /v0/health HTTP/1.1\\r\\nHost: a\\r\\n\\r\\n'
 False
 >>> reader.feed(b"i")
 >>> reader.take()
-Answer(status=200, headers={'content-length': '2'}, body=b'hi')
+HttpAnswer(status=200, headers={'content-length': '2'}, body=b'hi')
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _GZIP_LEVEL: Final = 1
 """Fast rather than small: it saves network, not disk."""
 
 
-class Answer(NamedTuple):
+class HttpAnswer(NamedTuple):
     """A whole answer; header names in lower case, the body decompressed."""
 
     status: int
@@ -172,14 +172,14 @@ class AnswerReader:
     def _chunked(self) -> bool:
         return "chunked" in self.headers.get("transfer-encoding", "").lower()
 
-    def take(self) -> Answer:
+    def take(self) -> HttpAnswer:
         """The whole answer; the next bytes belong to the next one."""
         body: Any = self._room  # reads like bytes, and is not worth a copy
         if body is None:
             body = b"".join(self._chunks) if len(self._chunks) != 1 else self._chunks[0]
         if self.headers.get("content-encoding", "").lower() == "gzip":
             body = _inflate(body, self._limit)
-        answer = Answer(self.status, self.headers, body)
+        answer = HttpAnswer(self.status, self.headers, body)
         self._reset()
         return answer
 

@@ -13,8 +13,8 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, Struct
 
-from penstock.commits.model import ABSENT, Write, merge_patch
-from penstock.commits.paths import ROOT, Path, any_meet, touched
+from penstock.commits.model import ABSENT, ROOT, Path, any_meet, merge_patch, touched
+from penstock.protocol.commits import CommitWrite
 from penstock.protocol.errors import RecordTooLarge
 
 TOUCHES_MAX: Final = 32
@@ -28,7 +28,7 @@ _WHOLE: Final = (ROOT,)
 _NOBODY: Final[Container[int]] = ()
 
 
-class Touch(Struct, frozen=True, array_like=True, gc=False):
+class PatchPaths(Struct, frozen=True, array_like=True, gc=False):
     """A patch: its commit, and the paths it touched."""
 
     seq: int
@@ -50,7 +50,7 @@ class Entity(Struct, frozen=True, array_like=True, gc=False):
     reset_session: str = ""
     reset_local_seq: int = 0
     floor_seq: int = 0
-    touches: tuple[Touch, ...] = ()
+    touches: tuple[PatchPaths, ...] = ()
 
 
 NEVER: Final = Entity(None, 0)
@@ -61,7 +61,7 @@ def document_of(entity: Entity) -> Any:
     return ABSENT if entity.document is None else decode(entity.document)
 
 
-def written(entity: Entity, write: Write, touch: Touch, bytes_max: int) -> Entity:
+def written(entity: Entity, write: CommitWrite, touch: PatchPaths, bytes_max: int) -> Entity:
     """The entity after a write; `touch` has its commit and seq, its paths are ignored."""
     if write.delete:
         return Entity(None, touch.seq, touch.seq, touch.session, touch.local_seq)
@@ -75,7 +75,7 @@ def written(entity: Entity, write: Write, touch: Touch, bytes_max: int) -> Entit
     paths = _WHOLE if before is ABSENT else touched(before, write.patch)
     if len(paths) > PATHS_MAX:
         paths = _WHOLE
-    touches = (*entity.touches, Touch(touch.seq, touch.session, touch.local_seq, paths))
+    touches = (*entity.touches, PatchPaths(touch.seq, touch.session, touch.local_seq, paths))
     floor_seq = entity.floor_seq
     if len(touches) > TOUCHES_MAX:
         floor_seq, touches = touches[0].seq, touches[1:]
@@ -122,8 +122,8 @@ def is_stale(
 def _check_size(entity: str, document: bytes, bytes_max: int) -> None:
     if len(document) > bytes_max:
         raise RecordTooLarge(
-            f"expected a document of at most {bytes_max} bytes, "
-            f"found {len(document)} for entity {entity!r}",
+            f"the document of entity {entity!r} would have {len(document)} bytes: at most "
+            f"{bytes_max} are allowed",
             entity=entity,
             max=bytes_max,
         )

@@ -1,120 +1,122 @@
-"""A commit and its parts, as in JSON; the effect of a write on a document.
-
-A session numbers its commits from 1. `reads` say what was read and how old it was: `seq` is the
-last commit of the space in the reader's copy. Where a read went through writes of the session's own
-unconfirmed commits, `pending_reads` names each of them as well; the read itself still has the age
-of the state below them. Every read of that entity has seen the writes of the named commits, and of
-no others.
+"""A commit and its parts, as in JSON; the effect of a write on a document, path by path.
 
 >>> commit = parse_commit(b'{"session":"s", "local_seq":1, "writes":[{"entity":"e", "set":5}]}')
 >>> commit.writes[0].set, commit.reads
 (5, ())
 >>> merge_patch({"a": {"b": 1, "c": 2}}, {"a": {"b": None}})
 {'a': {'c': 2}}
+
+A path is a JSON pointer (RFC 6901). A read and a write conflict where their paths meet.
+
+>>> parse_path("/a~1b/0")
+('a/b', '0')
+>>> touched({"a": {"b": 1}, "c": 2}, {"a": {"b": 2}, "c": None})
+(('a', 'b'), ('c',))
+>>> meet(("a",), ("a", "b")), meet(("a",), ("a", "b"), shallow=True), meet(("a",), ("c",))
+(True, False, False)
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import msgspec
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET
 
-from penstock.commits.paths import ROOT, Path, any_meet, parse_path, touched
+from penstock.protocol.commits import (
+    COMMIT_LIMITS,
+    Commit,
+    CommitLimits,
+    CommitWrite,
+    Origin,
+    Precondition,
+)
 from penstock.protocol.errors import InvalidRequest
 
+Path = tuple[str, ...]
+ROOT: Final[Path] = ()
+_BAD_ESCAPE: Final = re.compile(r"~(?![01])")
 ENTITY_ID: Final = r"[A-Za-z0-9][A-Za-z0-9._:-]{0,254}"
 _ENTITY_ID: Final = re.compile(ENTITY_ID)
-SEQ_MAX: Final = 2**63 - 1
-
-Seq = Annotated[int, Meta(ge=0, le=SEQ_MAX)]
-LocalSeq = Annotated[int, Meta(ge=1, le=SEQ_MAX)]
 
 
-class Read(Struct, frozen=True, omit_defaults=True, gc=False):
-    """Something a commit is based on: an entity, or a path in it, as of a seq.
+def parse_path(pointer: str) -> Path:
+    """The segments of a JSON pointer; empty for the whole document."""
+    if not pointer:
+        return ROOT
+    if not pointer.startswith("/") or _BAD_ESCAPE.search(pointer):
+        raise InvalidRequest(
+            f"malformed path {pointer!r}: give a JSON pointer such as /a/b, with ~0 for ~ and ~1 "
+            "for /, or an empty string for the whole document"
+        )
+    return tuple(
+        segment.replace("~1", "/").replace("~0", "~") for segment in pointer[1:].split("/")
+    )
 
-    A shallow read has seen whether something is there, not its value.
+
+def value_at(document: Any, path: Path, missing: Any = None) -> Any:
+    """The value at a path in a document."""
+    for segment in path:
+        if isinstance(document, dict) and segment in document:
+            document = document[segment]
+        elif isinstance(document, list) and _is_index(segment) and int(segment) < len(document):
+            document = document[int(segment)]
+        else:
+            return missing
+    return document
+
+
+def touched(document: Any, patch: Any) -> tuple[Path, ...]:
+    """The paths that a merge patch changes or may change in a document.
+
+    Where the patch descends into a value that is not an object, the whole value is replaced: the
+    path itself is touched, and so is everything below it.
     """
-
-    entity: str
-    seq: Seq
-    path: str = ""
-    shallow: bool = False
+    return tuple(_touched(document, patch, ROOT))
 
 
-class PendingRead(Struct, frozen=True, omit_defaults=True, gc=False):
-    """An entity was read as an earlier own commit left it, before that commit was confirmed."""
+def meet(read: Path, write: Path, *, shallow: bool = False) -> bool:
+    """Whether a write at one path may change what was read at another.
 
-    local_seq: LocalSeq
-    entity: str
-
-
-class Write(Struct, frozen=True, omit_defaults=True, gc=False):
-    """A change of one entity: a new document, a merge patch (RFC 7396), or a delete.
-
-    Exactly one of the three.
+    It may at the same path, above it, and below it; a shallow read has not looked below.
     """
-
-    entity: str
-    set: Any = UNSET
-    patch: Any = UNSET
-    delete: bool = False
+    if len(write) <= len(read):
+        return read[: len(write)] == write
+    return not shallow and write[: len(read)] == read
 
 
-class Origin(Struct, frozen=True, gc=False):
-    """A commit of any session."""
-
-    session: str
-    local_seq: LocalSeq
+def any_meet(read: Path, writes: Sequence[Path], *, shallow: bool = False) -> bool:
+    """Whether a read meets any of several touched paths."""
+    return any(meet(read, write, shallow=shallow) for write in writes)
 
 
-class Precondition(Struct, frozen=True, omit_defaults=True, gc=False):
-    """What must hold, otherwise the commit must never take effect. Exactly one of the two."""
-
-    receipt_absent: str | UnsetType = UNSET
-    origin_committed: Origin | UnsetType = UNSET
-
-
-class Commit(Struct, frozen=True, omit_defaults=True, gc=False):
-    """One atomic change. `event_id` leaves a permanent receipt."""
-
-    session: str
-    local_seq: LocalSeq
-    writes: tuple[Write, ...]
-    reads: tuple[Read, ...] = ()
-    pending_reads: tuple[PendingRead, ...] = ()
-    preconditions: tuple[Precondition, ...] = ()
-    event_id: str | None = None
+def _touched(document: Any, patch: Any, here: Path) -> Iterator[Path]:
+    if not isinstance(patch, dict) or not isinstance(document, dict) or not patch:
+        yield here
+        return
+    for key, value in patch.items():
+        yield from _touched(document.get(key), value, (*here, key))
 
 
-@dataclass(frozen=True, slots=True)
-class CommitLimits:
-    """The limits of one commit."""
-
-    writes_max: int = 256
-    reads_max: int = 4_096
-    preconditions_max: int = 256
-    session_bytes_max: int = 128
-    event_id_bytes_max: int = 256
+def _is_index(segment: str) -> bool:
+    return segment.isascii() and segment.isdigit() and (segment == "0" or segment[0] != "0")
 
 
 ABSENT: Final = UNSET
 """Stands for the document of an entity that does not exist; null is a document."""
 
 
-def parse_commit(body: bytes, limits: CommitLimits | None = None) -> Commit:
+def parse_commit(body: bytes, limits: CommitLimits = COMMIT_LIMITS) -> Commit:
     """The commit in a request, checked as far as possible without the space."""
     try:
         commit = _DECODER.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidRequest(f"expected a commit, found: {error}") from None
-    check_commit(commit, limits or _LIMITS)
+        raise InvalidRequest(f"malformed commit: {error}") from None
+    check_commit(commit, limits)
     return commit
 
 
@@ -131,16 +133,18 @@ def check_commit(commit: Commit, limits: CommitLimits) -> None:
     if commit.event_id is not None:
         _check_text("event_id", commit.event_id, limits.event_id_bytes_max)
     if not writes:
-        raise InvalidRequest("expected at least one write, found none")
+        raise InvalidRequest("a commit needs at least one write")
     if len(writes) > limits.writes_max:
-        raise InvalidRequest(f"expected at most {limits.writes_max} writes, found {len(writes)}")
+        raise InvalidRequest(
+            f"{len(writes)} writes in a commit: at most {limits.writes_max} are allowed"
+        )
     for write in writes:
         check_entity_id(write.entity)
         given = (write.set is not UNSET) + (write.patch is not UNSET) + write.delete
         if given != 1:
             raise InvalidRequest(
-                f"expected exactly one of set, patch and delete for entity {write.entity!r}, "
-                f"found {given} of them"
+                f"the write of entity {write.entity!r} has {given} of set, patch and delete: give "
+                "one"
             )
     if commit.reads or commit.pending_reads:
         _check_reads(commit, limits)
@@ -154,13 +158,11 @@ def check_commit(commit: Commit, limits: CommitLimits) -> None:
 def check_entity_id(entity: str) -> str:
     """A valid entity id, or `InvalidRequest`."""
     if _ENTITY_ID.fullmatch(entity) is None:
-        raise InvalidRequest(
-            f"expected an entity id of 1 to 255 of A-Z a-z 0-9 . _ : -, found {entity!r}"
-        )
+        raise InvalidRequest(f"invalid entity id {entity!r}: use 1 to 255 of A-Z a-z 0-9 . _ : -")
     return entity
 
 
-def apply_write(document: Any, write: Write) -> Any:
+def apply_write(document: Any, write: CommitWrite) -> Any:
     """The document after a write; it may be `ABSENT` before and after."""
     if write.delete:
         return ABSENT
@@ -169,14 +171,14 @@ def apply_write(document: Any, write: Write) -> Any:
     return merge_patch(document, write.patch)
 
 
-def touches(document: Any, write: Write) -> tuple[Path, ...]:
+def touches(document: Any, write: CommitWrite) -> tuple[Path, ...]:
     """The paths of a document that a write changes or may change."""
     if write.delete or write.set is not UNSET or document is ABSENT:
         return (ROOT,)
     return touched(document, write.patch)
 
 
-def overlaps(write: Write, path: str, *, document: Any, shallow: bool = False) -> bool:
+def overlaps(write: CommitWrite, path: str, *, document: Any, shallow: bool = False) -> bool:
     """Whether a write to a document may change what is read at a path in it."""
     return any_meet(parse_path(path), touches(document, write), shallow=shallow)
 
@@ -213,8 +215,8 @@ def _check_reads(commit: Commit, limits: CommitLimits) -> None:
         check_entity_id(pending.entity)
         if pending.local_seq >= commit.local_seq:
             raise InvalidRequest(
-                f"expected pending reads of commits before local_seq {commit.local_seq}, "
-                f"found {pending.local_seq}"
+                f"commit {commit.local_seq} has a pending read of commit {pending.local_seq}: "
+                "only earlier commits of the session can be pending"
             )
 
 
@@ -222,8 +224,8 @@ def _check_precondition(precondition: Precondition, limits: CommitLimits) -> Non
     receipt, origin = precondition.receipt_absent, precondition.origin_committed
     if (receipt is UNSET) == (origin is UNSET):
         raise InvalidRequest(
-            "expected exactly one of receipt_absent and origin_committed in a precondition, "
-            f"found {'neither' if receipt is UNSET else 'both'}"
+            f"a precondition has {'neither' if receipt is UNSET else 'both'} of receipt_absent and "
+            "origin_committed: give one"
         )
     if isinstance(receipt, str):
         _check_text("receipt_absent", receipt, limits.event_id_bytes_max)
@@ -235,17 +237,18 @@ def _check_text(what: str, text: str, bytes_max: int) -> None:
     try:
         size_bytes = len(text.encode())
     except UnicodeEncodeError:
-        raise InvalidRequest(f"expected a {what} of whole characters, found {text!a}") from None
+        raise InvalidRequest(
+            f"{what} {text!a} is not valid Unicode: it has half of a surrogate pair"
+        ) from None
     if not 0 < size_bytes <= bytes_max:
-        raise InvalidRequest(f"expected a {what} of 1 to {bytes_max} bytes, found {size_bytes}")
+        raise InvalidRequest(f"{what} has {size_bytes} bytes: 1 to {bytes_max} are allowed")
 
 
 def _check_count(what: str, items: Sequence[object], count_max: int) -> None:
     if len(items) > count_max:
-        raise InvalidRequest(f"expected at most {count_max} {what}, found {len(items)}")
+        raise InvalidRequest(f"{len(items)} {what} in a commit: at most {count_max} are allowed")
 
 
-_LIMITS: Final = CommitLimits()
 _DECODER: Final = msgspec.json.Decoder(Commit)
 _ENCODER: Final = msgspec.json.Encoder()
 _CANONICAL: Final = msgspec.json.Encoder(order="sorted")

@@ -18,7 +18,7 @@ SESSION_ANSWERS_MAX: Final = 4_096
 ANSWERS_MAX: Final = 262_144
 
 
-class Answer(Struct, frozen=True, array_like=True, gc=False):
+class CommitAnswer(Struct, frozen=True, array_like=True, gc=False):
     """The answer to an accepted commit, and the hash of the commit."""
 
     seq: int
@@ -31,18 +31,18 @@ class KeptAnswer(NamedTuple):
 
     session: str
     local_seq: int
-    answer: Answer
+    answer: CommitAnswer
 
 
-class _Session:
+class _SessionState:
     __slots__ = ("answers", "floor")
 
     def __init__(self, floor: int = 0) -> None:
         self.floor = floor  # the highest local_seq that was forgotten
-        self.answers: dict[int, Answer] = {}  # oldest commit first
+        self.answers: dict[int, CommitAnswer] = {}  # oldest commit first
 
 
-class Sessions:
+class SessionAnswers:
     """The answers of all sessions of a space. Sessions themselves are never forgotten."""
 
     def __init__(
@@ -50,14 +50,14 @@ class Sessions:
     ) -> None:
         self._each_max = each_max
         self._answers_max = answers_max
-        self._sessions: dict[str, _Session] = {}
+        self._sessions: dict[str, _SessionState] = {}
         self._order: deque[tuple[str, int]] = deque()  # oldest first, some forgotten already
         self.count = 0  # of answers
 
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def find(self, session: str, local_seq: int) -> Answer | None:
+    def find(self, session: str, local_seq: int) -> CommitAnswer | None:
         """The answer to a commit, if it is known to have been accepted."""
         found = self._sessions.get(session)
         return None if found is None else found.answers.get(local_seq)
@@ -67,18 +67,18 @@ class Sessions:
         found = self._sessions.get(session)
         if found is not None and local_seq <= found.floor:
             raise CommitProtocol(
-                f"expected a local_seq after {found.floor} from session {session!r}, found "
-                f"{local_seq}: what became of it is no longer known",
+                f"the answer to commit {local_seq} of session {session!r} is no longer kept: the "
+                f"session must go on after local_seq {found.floor}",
                 session=session,
                 local_seq=local_seq,
                 floor=found.floor,
             )
 
-    def keep(self, session: str, local_seq: int, answer: Answer) -> None:
+    def keep(self, session: str, local_seq: int, answer: CommitAnswer) -> None:
         """Store an answer, and drop the oldest beyond the limits."""
         found = self._sessions.get(session)
         if found is None:
-            found = self._sessions[session] = _Session()
+            found = self._sessions[session] = _SessionState()
         answers = found.answers
         answers[local_seq] = answer
         self._order.append((session, local_seq))
@@ -113,12 +113,12 @@ class Sessions:
     ) -> None:
         """Load the contents of a snapshot; answers oldest first."""
         for name, floor in floors:
-            session = self._sessions.setdefault(name, _Session())
+            session = self._sessions.setdefault(name, _SessionState())
             session.floor = max(session.floor, floor)
         for name, number, answer in answers:
             self.keep(name, number, answer)
 
-    def _forget(self, session: _Session, local_seq: int) -> None:
+    def _forget(self, session: _SessionState, local_seq: int) -> None:
         del session.answers[local_seq]
         session.floor = max(session.floor, local_seq)
         self.count -= 1

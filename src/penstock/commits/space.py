@@ -8,16 +8,16 @@ state is a function of the applied commits, in their order.
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Container, Iterable, Iterator
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
-from penstock.commits.entity import NEVER, Entity, Touch, is_stale, written
-from penstock.commits.model import Commit, Origin, Precondition, Write
-from penstock.commits.paths import parse_path
-from penstock.commits.sessions import Answer, Sessions
+from penstock.commits.entity import NEVER, Entity, PatchPaths, is_stale, written
+from penstock.commits.model import ABSENT, apply_write, parse_path
+from penstock.commits.sessions import CommitAnswer, SessionAnswers
+from penstock.protocol.commits import Commit, CommitWrite, Origin, Precondition
 from penstock.protocol.errors import (
     CommitConflict,
     CommitProtocol,
@@ -35,11 +35,11 @@ class Landing(Struct, frozen=True, gc=False):
     session: str
     local_seq: int
     event_id: str | None
-    answer: Answer
+    answer: CommitAnswer
     entities: tuple[tuple[str, Entity], ...]
 
 
-class Counts(NamedTuple):
+class SpaceCounts(NamedTuple):
     """The size of a space."""
 
     entities: int
@@ -55,19 +55,19 @@ class Space:
     def __init__(self, *, document_bytes_max: int = DOCUMENT_BYTES_MAX) -> None:
         self.entities: dict[str, Entity] = {}  # including deleted ones, forever
         self.receipts: dict[str, int] = {}  # event id -> the first commit that left it
-        self.sessions = Sessions()
+        self.sessions = SessionAnswers()
         self.histories: dict[str, array[int]] = {}  # the seqs of an entity's writes
         self._document_bytes_max = document_bytes_max
         self._ahead: dict[str, Entity] = {}  # after the staged commits
         self._ahead_receipts: dict[str, int] = {}
-        self._ahead_answers: dict[tuple[str, int], Answer] = {}
+        self._ahead_answers: dict[tuple[str, int], CommitAnswer] = {}
         self._ids: list[str] = []  # sorted, except those in `_new_ids`
         self._new_ids: list[str] = []
 
-    def counts(self) -> Counts:
+    def counts(self) -> SpaceCounts:
         """The size of the space."""
         living = sum(entity.document is not None for entity in self.entities.values())
-        return Counts(
+        return SpaceCounts(
             living,
             len(self.entities) - living,
             len(self.sessions),
@@ -77,7 +77,7 @@ class Space:
 
     # Decisions
 
-    def replayed(self, commit: Commit, digest: int) -> Answer | None:
+    def replayed(self, commit: Commit, digest: int) -> CommitAnswer | None:
         """The answer a commit was given before, if it is sent again."""
         session, local_seq = commit.session, commit.local_seq
         answer = self._answer(session, local_seq)
@@ -86,8 +86,8 @@ class Space:
             return None
         if answer.digest != digest:
             raise CommitProtocol(
-                f"expected local_seq {local_seq} of session {session!r} with the payload it was "
-                f"committed with at seq {answer.seq}, found another payload",
+                f"session {session!r} used local_seq {local_seq} before, for another commit at seq "
+                f"{answer.seq}: each commit needs a number of its own",
                 session=session,
                 local_seq=local_seq,
                 seq=answer.seq,
@@ -100,8 +100,8 @@ class Space:
         for read in reads:
             if read.seq > head_seq:
                 raise InvalidRequest(
-                    f"expected a read of entity {read.entity!r} at seq {head_seq} or before, "
-                    f"found {read.seq}",
+                    f"the read of entity {read.entity!r} is as of seq {read.seq}, but the space is "
+                    f"only at seq {head_seq}",
                     entity=read.entity,
                     basis=read.seq,
                     head=head_seq,
@@ -119,10 +119,10 @@ class Space:
 
     def land(self, commit: Commit, seq: int, now_ms: int, digest: int) -> Landing:
         """The effect of a commit that passed the checks; changes nothing yet."""
-        return self._land(commit, Answer(seq, now_ms, digest), self._document_bytes_max)
+        return self._land(commit, CommitAnswer(seq, now_ms, digest), self._document_bytes_max)
 
-    def _land(self, commit: Commit, answer: Answer, bytes_max: int) -> Landing:
-        touch = Touch(answer.seq, commit.session, commit.local_seq, ())
+    def _land(self, commit: Commit, answer: CommitAnswer, bytes_max: int) -> Landing:
+        touch = PatchPaths(answer.seq, commit.session, commit.local_seq, ())
         writes = commit.writes
         if len(writes) == 1:
             write = writes[0]
@@ -166,7 +166,7 @@ class Space:
         self._ahead_answers.clear()
         self._ahead_receipts.clear()
 
-    def replay(self, commit: Commit, answer: Answer, earliest_seq: int = 0) -> Answer:
+    def replay(self, commit: Commit, answer: CommitAnswer, earliest_seq: int = 0) -> CommitAnswer:
         """Apply a commit from the log, which was accepted before, without staging it."""
         self._take(self._land(commit, answer, _NO_LIMIT), earliest_seq)
         return answer
@@ -220,7 +220,7 @@ class Space:
     def _decided(self, name: str) -> Entity:
         return self._ahead.get(name) or self.entities.get(name) or NEVER
 
-    def _answer(self, session: str, local_seq: int) -> Answer | None:
+    def _answer(self, session: str, local_seq: int) -> CommitAnswer | None:
         if self._ahead_answers:
             answer = self._ahead_answers.get((session, local_seq))
             if answer is not None:
@@ -233,15 +233,15 @@ class Space:
             seq = self._ahead_receipts.get(receipt) or self.receipts.get(receipt)
             if seq is not None:
                 raise PreconditionFailed(
-                    f"expected no receipt {receipt!r}, found the one of the commit at seq {seq}",
+                    f"receipt {receipt!r} exists already: the commit at seq {seq} left it",
                     "receipt-exists",
                     receipt=receipt,
                     seq=seq,
                 )
         elif isinstance(origin, Origin) and self._answer(origin.session, origin.local_seq) is None:
             raise PreconditionFailed(
-                f"expected local_seq {origin.local_seq} of session {origin.session!r} to be "
-                "committed, found that it is not",
+                f"commit {origin.local_seq} of session {origin.session!r}, which this one depends "
+                "on, was not accepted",
                 "origin-committed",
                 session=origin.session,
                 local_seq=origin.local_seq,
@@ -288,6 +288,35 @@ def trim(history: array[int], earliest_seq: int) -> None:
         del history[: gone - 1]
 
 
-def writes_of(commit: Commit, name: str) -> tuple[Write, ...]:
+def writes_of(commit: Commit, name: str) -> tuple[CommitWrite, ...]:
     """The writes of a commit to one entity, in order."""
     return tuple(write for write in commit.writes if write.entity == name)
+
+
+class Past:
+    """Collects the writes that made a document, back to the one that hides all earlier ones."""
+
+    def __init__(self, entity: str) -> None:
+        self._entity = entity
+        self._writes: list[CommitWrite] = []
+        self.is_whole = False  # nothing older is needed
+
+    def take(self, commit: Commit) -> None:
+        """Add the next older commit."""
+        for write in reversed(writes_of(commit, self._entity)):
+            self._writes.append(write)
+            if write.delete or write.set is not UNSET:
+                self.is_whole = True
+                return
+
+    def document(self) -> Any:
+        """The document that these writes produce, or `ABSENT`."""
+        document: Any = ABSENT
+        for write in reversed(self._writes):
+            document = apply_write(document, write)
+        return document
+
+
+def seqs_upto(history: array[int], at_seq: int) -> list[int]:
+    """The seqs of an entity's writes up to the given one, newest first."""
+    return list(reversed(history[: bisect_right(history, at_seq)]))

@@ -12,7 +12,7 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -21,7 +21,7 @@ from penstock.app.tables import Warehouse
 from penstock.app.up import INGEST, SERVER, Up, UpSettings, ingest_status
 from penstock.app.up import TABLES as TABLES_PART
 from penstock.client import AsyncClient, ClientSettings
-from penstock.config import IngestSettings, Settings, TablesSettings
+from penstock.config import IngestSettings, Settings, TablesSettings, load_spark
 from penstock.demo.story import (
     BURST,
     FLEET,
@@ -34,15 +34,15 @@ from penstock.demo.story import (
 )
 from penstock.kernel.errors import PenstockError, Unavailable
 from penstock.lake.catalog import open_catalog
-from penstock.metering.load import Load, Target
+from penstock.metering.load import LoadGenerator, Target
 from penstock.metering.tariffs import SPACE
 from penstock.protocol.errors import CallError, NotCoordinated
-from penstock.spark.options import Archive, SparkOptions
+from penstock.spark.options import Archive
 from penstock.tables.processes import pid_of
 from penstock.tables.warehouse import Answered
 
 if TYPE_CHECKING:
-    from penstock.tables.core.health import TableStatus
+    from penstock.tables.core.health import TableHealth
 
 START_S: Final = 180.0
 SETTLE_S: Final = 240.0
@@ -66,7 +66,7 @@ class Moment:
     ingest: dict[str, Any] | None = None
     scheduler: dict[str, Any] | None = None
     rows: dict[str, int] = field(default_factory=dict)
-    tables: list[TableStatus] = field(default_factory=list)
+    tables: list[TableHealth] = field(default_factory=list)
     workers: tuple[int, ...] = ()
 
 
@@ -81,7 +81,7 @@ class Plant:
         self.acked: dict[str, set[int]] = {FLEET.name(n): set() for n in range(FLEET.devices)}
         self.is_paused = False
         self.is_bursting = False
-        self.load: Load | None = None
+        self.load: LoadGenerator | None = None
         self._watching: asyncio.Task[None] | None = None
         self._warehouse: Warehouse | None = None
         self._client: AsyncClient | None = None
@@ -124,7 +124,7 @@ class Plant:
             self._warehouse.create(name, query, schedule=SCHEDULE)
 
     def _start_fleet(self, target: Target) -> None:
-        self.load = load = Load(target, FLEET, LOAD)
+        self.load = load = LoadGenerator(target, FLEET, LOAD)
         for device in load.devices:
             device.on_acked = self.acked[device.name].update
         self._began_s = time.monotonic()
@@ -263,7 +263,7 @@ class Plant:
             return None
         return found
 
-    def _lake_status(self) -> tuple[dict[str, int], list[TableStatus], tuple[int, ...]]:
+    def _lake_status(self) -> tuple[dict[str, int], list[TableHealth], tuple[int, ...]]:
         warehouse = self._warehouse
         if warehouse is None:
             return {}, [], ()
@@ -298,13 +298,13 @@ class Plant:
 
         await self._until(answered, SETTLE_S, f"an answer about {name}")
         if not answers[0].ok:
-            raise Unavailable(f"expected {name} to be refreshed, found: {answers[0].detail}")
+            raise Unavailable(f"{name} could not be refreshed: {answers[0].detail}")
 
     async def _until(self, condition: Callable[[], Any], within_s: float, what: str) -> None:
         until_s = time.monotonic() + within_s
         while not await condition():
             if time.monotonic() > until_s:
-                raise Unavailable(f"expected {what} within {within_s:g} s, found them missing")
+                raise Unavailable(f"waited {within_s:g} s in vain for {what}")
             if self._loading is not None and self._loading.done():
                 self._loading.result()
             await asyncio.sleep(LOOK_S)
@@ -315,13 +315,16 @@ def _ignore(_state: object) -> None:
 
 
 def _settings(directory: Path, catalog: str) -> UpSettings:
-    """Everything in one directory and on free ports; ignores the visitor's own settings."""
+    """Everything in one directory, on free ports and with a Spark of its own.
+
+    Of the visitor's settings only those count that say with which Java and memory Spark runs.
+    """
     data = directory / "topics-data"
     return UpSettings(
         Settings(port=0, data_dir=data),
         IngestSettings(port=0, status_port=0),
         TablesSettings(catalog=catalog),
-        SparkOptions(archive=Archive.BUILD),
+        replace(load_spark(), master="local", remote=None, archive=Archive.BUILD),
         directory=directory,
         own={
             SERVER: {"PENSTOCK_PORT": "0", "PENSTOCK_DATA_DIR": str(data)},

@@ -20,8 +20,7 @@ from penstock.kernel.errors import Unavailable
 EXTENSIONS: Final = ("sqlite_scanner", "ducklake")
 _ROWS_MAX: Final = 5_000
 MISSING: Final = (
-    "expected DuckDB and its ducklake extension to check the lake with, found none: "
-    "pip install 'penstock[demo]'"
+    "the check of the lake needs DuckDB and its ducklake extension: pip install 'penstock[demo]'"
 )
 
 _CHARGES = """
@@ -56,7 +55,7 @@ async def prove(catalog: str, claim: Mapping[str, Any]) -> list[tuple[bool, str]
             await process.wait()
     if process.returncode:
         said = errors.decode(errors="replace").strip().splitlines()
-        raise Unavailable(f"expected DuckDB to read the lake, found: {said[-1] if said else '–'}")
+        raise Unavailable(f"DuckDB cannot read the lake: {said[-1] if said else 'it said nothing'}")
     return [(bool(right), str(text)) for right, text in json.loads(answer)]
 
 

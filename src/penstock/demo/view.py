@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.demo.plant import Moment
-from penstock.flow.channel import CEILING
+from penstock.flow.planner import OCCUPANCY_MAX
 from penstock.kernel.units import format_ms
 
 TEXT: Final = "#d5d9de"
@@ -24,7 +24,7 @@ CALM: Final = "#6ca6d9"
 GOOD: Final = "#6cc08b"
 WARM: Final = "#e0b060"
 HOT: Final = "#e0705c"
-ZONE: Final = (0.50, CEILING)
+ZONE: Final = (0.50, OCCUPANCY_MAX)
 
 KEYS: Final = (
     ("b", "burst"), ("t", "tariff"), ("p", "pause"), ("w", "kill worker"),

@@ -30,9 +30,11 @@ if TYPE_CHECKING:
     from penstock.flow.governor import hold_ms as hold_ms
     from penstock.flow.histogram import LatencyHistogram as LatencyHistogram
     from penstock.flow.meter import Measurement as Measurement
+    from penstock.flow.meter import Sample as Sample
     from penstock.flow.meter import Stage as Stage
     from penstock.flow.meter import StageMeter as StageMeter
     from penstock.flow.meter import StageStatus as StageStatus
+    from penstock.flow.planner import Decision as Decision
     from penstock.flow.planner import Plan as Plan
     from penstock.flow.planner import PlannerMemory as PlannerMemory
     from penstock.flow.planner import PlannerPolicy as PlannerPolicy
@@ -55,6 +57,7 @@ _HOMES: Final = {
     "BandState": "penstock.flow.fairqueue",
     "Bands": "penstock.flow.priority",
     "Closed": "penstock.flow.channel",
+    "Decision": "penstock.flow.planner",
     "Drain": "penstock.flow.drain",
     "FairQueue": "penstock.flow.fairqueue",
     "Governor": "penstock.flow.governor",
@@ -68,6 +71,7 @@ _HOMES: Final = {
     "PlannerMemory": "penstock.flow.planner",
     "PlannerPolicy": "penstock.flow.planner",
     "Rung": "penstock.flow.governor",
+    "Sample": "penstock.flow.meter",
     "SqlTokenPool": "penstock.flow.tokens",
     "Stage": "penstock.flow.meter",
     "StageMemory": "penstock.flow.planner",

@@ -1,7 +1,7 @@
-"""How long a queue would take to drain: waiting bytes ÷ the rate at which they leave.
+"""How long a queue would take to drain: what waits ÷ the rate at which it leaves.
 
 The rate is measured only while the queue is saturated: a queue that is often empty shows the
-arrival rate, not the capacity.
+arrival rate, not the capacity. Queues are counted in bytes, unless their owner counts otherwise.
 
 >>> drain = Drain(limit_ms=2_000)
 >>> for _ in range(20):
@@ -46,9 +46,16 @@ class Drain:
     `room` is cheap enough to check for every item; `sample` is called about every 100 ms.
     """
 
-    def __init__(self, limit_ms: float = LIMIT_MS) -> None:
+    def __init__(
+        self,
+        limit_ms: float = LIMIT_MS,
+        *,
+        first_rate: float = FIRST_RATE,
+        room_min: float = ROOM_MIN,
+    ) -> None:
         self.limit_ms = limit_ms
-        self._bytes = FIRST_RATE * _WEIGHT_MS / 1e3
+        self._room_min = room_min
+        self._bytes = first_rate * _WEIGHT_MS / 1e3
         self._ms = _WEIGHT_MS
         self._calm_ms = 0.0
         self._stalled_ms = 0.0  # how long something has waited without any bytes leaving
@@ -69,7 +76,7 @@ class Drain:
             return math.inf
         if self._stalled_ms > self.limit_ms:
             return 0.0
-        return max(self.rate * self.limit_ms / 1e3, ROOM_MIN)
+        return max(self.rate * self.limit_ms / 1e3, self._room_min)
 
     def estimate_ms(self, waiting: int) -> float:
         """How long this many bytes would take to drain; at least the current stall."""

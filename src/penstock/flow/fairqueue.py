@@ -147,7 +147,7 @@ class FairQueue(Generic[K]):
         if entry is None or entry[1] != -1:
             if entry is not None:
                 self._entries[key] = entry
-            raise KeyError(f"expected a key that is being served, found {key!r}")
+            raise KeyError(f"{key!r} is not being served")
         if self._again:
             band = self._again.pop(key, -1)
             if band >= 0:

@@ -127,7 +127,7 @@ class SqlTokenPool:
             except _LostRace:
                 continue
         raise Unavailable(
-            f"expected to win a permit of {self._name!r} in {_TRIES_MAX} tries, lost every race"
+            f"lost the race for a permit of {self._name!r} {_TRIES_MAX} times: try again later"
         )
 
     def release(self, holder: str, count: int = 1) -> None:

@@ -101,8 +101,7 @@ class AsyncChannel(Generic[T]):
 
     async def _wait_for_item(self) -> None:
         if self._core.closed:
-            raise Closed("expected an item, found the channel closed and drained")
-        self._core.shortfalls += 1
+            raise Closed("the channel is closed and drained")
         await self._wait(self._receivers)
 
     async def _wait(self, line: deque[asyncio.Future[None]], *, first: bool = False) -> None:
@@ -156,7 +155,7 @@ class ThreadChannel(Generic[T]):
                     self._receivers.popleft().release()
                 return
         if not self.send_many((item,), size_bytes, timeout_s=timeout_s):
-            raise Busy(f"expected a credit within {timeout_s} s, found none")
+            raise Busy(f"no credit within {timeout_s} s: the receiver is slow, try again later")
 
     def send_many(self, items: Sequence[T], size_bytes: int = 0, *, timeout_s: float = -1) -> int:
         """Add items in order, waiting for credits; return how many were added before a timeout.
@@ -198,11 +197,10 @@ class ThreadChannel(Generic[T]):
                 if self._items:
                     return self._take(count)
                 if self._core.closed:
-                    raise Closed("expected an item, found the channel closed and drained")
-                self._core.shortfalls += 1
+                    raise Closed("the channel is closed and drained")
                 gate = self._stand(self._receivers)
             if not self._pass(gate, self._receivers, timeout_s):
-                raise Busy(f"expected an item within {timeout_s} s, found none")
+                raise Busy(f"no item within {timeout_s} s: try again later")
 
     def done(self, count: int = 1, latency_ns: int | None = None) -> None:
         """Free the slots of received items."""

@@ -30,7 +30,7 @@ from penstock.ingest.frames import (
     encode_welcome,
 )
 from penstock.ingest.limits import EdgeLimits
-from penstock.ingest.reassemble import WINDOW, Device, Look, Message, Outcome, Reassembler, Seen
+from penstock.ingest.reassemble import WINDOW, EdgeDevice, Look, Message, Outcome, Reassembler, Seen
 from penstock.ingest.sessions import EdgeCounters, Item, Link, OnReject, Session
 from penstock.ingest.tokens import DeviceTokens
 from penstock.kernel.clock import Clock
@@ -52,7 +52,7 @@ class EdgeCore:
     ) -> None:
         self.limits = limits
         self.counters = EdgeCounters()
-        self.devices: dict[str, Device] = {}
+        self.devices: dict[str, EdgeDevice] = {}
         self.sessions: set[Session] = set()
         self.reassembler = Reassembler(limits)
         slot_bytes = FRAGMENT_SLOT_BYTES
@@ -85,7 +85,7 @@ class EdgeCore:
             link.end(
                 FrameError(
                     ErrorCode.TOO_MANY_DEVICES,
-                    f"expected at most {self.limits.connections_max} connections: try again later",
+                    f"{self.limits.connections_max} connections are open: try again later",
                 )
             )
             return session
@@ -163,7 +163,7 @@ class EdgeCore:
                 # The rest of it may wait for us, and not we for it.
                 self.reassembler.extend(device, message_id, now_ms)
             else:
-                self._too_slow(device.session, "a whole message", self.limits.message_ms)
+                self._too_slow(device.session, "whole message", self.limits.message_ms)
         for session in list(self.sessions):
             if session.paused:
                 continue
@@ -173,14 +173,14 @@ class EdgeCore:
                 session.frame_began_ms is not None
                 and now_ms - session.frame_began_ms > self.limits.frame_ms
             ):
-                self._too_slow(session, "a whole frame", self.limits.frame_ms)
+                self._too_slow(session, "whole frame", self.limits.frame_ms)
             elif now_ms - session.heard_ms > self.limits.idle_ms:
-                error = f"expected a frame or PING within {self.limits.idle_ms} ms"
+                error = f"no frame for {self.limits.idle_ms} ms: send PING while idle"
                 self.fail(session, FrameError(ErrorCode.IDLE, error))
 
     def _too_slow(self, session: Session, what: str, span_ms: int) -> None:
         self.counters.too_slow += 1
-        self.fail(session, FrameError(ErrorCode.TOO_SLOW, f"expected {what} within {span_ms} ms"))
+        self.fail(session, FrameError(ErrorCode.TOO_SLOW, f"no {what} within {span_ms} ms"))
 
     # Frames
 
@@ -213,11 +213,11 @@ class EdgeCore:
     def _hello(self, session: Session, hello: Hello) -> None:
         if self._tokens is not None and not self._tokens.allows(hello.device, hello.token):
             self.counters.unauthorized += 1
-            raise FrameError(ErrorCode.UNAUTHORIZED, "expected the token of this device")
+            raise FrameError(ErrorCode.UNAUTHORIZED, "wrong token for this device")
         if not hello.version_min <= VERSION <= hello.version_max:
             raise FrameError(
                 ErrorCode.BAD_VERSION,
-                f"expected a device that speaks version {VERSION}, found one that speaks "
+                f"expected a device of version {VERSION}, found versions "
                 f"{hello.version_min} to {hello.version_max}",
             )
         device = self.devices.get(hello.device)
@@ -225,12 +225,12 @@ class EdgeCore:
             if len(self.devices) >= self.limits.devices_max:
                 raise FrameError(
                     ErrorCode.TOO_MANY_DEVICES,
-                    f"expected at most {self.limits.devices_max} devices: try again later",
+                    f"{self.limits.devices_max} devices are known: try again later",
                 )
-            device = self.devices[hello.device] = Device(hello.device)
+            device = self.devices[hello.device] = EdgeDevice(hello.device)
         if device.session is not None:
             self.counters.superseded += 1
-            text = "expected one connection of a device, found a newer one"
+            text = "the device has a newer connection"
             self.fail(device.session, FrameError(ErrorCode.SUPERSEDED, text))
         device.session = session
         session.device = device
@@ -257,9 +257,9 @@ class EdgeCore:
             items = [(session, fragment) for fragment in fragments]
             taken = self.accept.try_send_many(items, size_bytes)
         if taken:
-            self.accept.latency.record(
-                (self._clock.monotonic_ns() - began_ns) // len(fragments), taken
-            )
+            took_ns = self._clock.monotonic_ns() - began_ns
+            self.accept.busy_ns += took_ns
+            self.accept.latency.record(took_ns // len(fragments), taken)
         if taken < len(fragments):
             self._hold(session, fragments[taken:])
         self.pump()
@@ -375,7 +375,7 @@ class EdgeCore:
             size_bytes = sum([len(message.payload) for message in messages])
             self.buffered_bytes += size_bytes
             taken = self.reassemble.try_send_many(messages, size_bytes // len(messages))
-            assert taken == len(messages), "expected no more items than there was room for"
+            assert taken == len(messages), "more items were sent than there was room for"
             self.on_message()
 
     def _stall(self, session: Session, fragment: Fragment) -> None:
@@ -421,6 +421,7 @@ class EdgeCore:
         while self._waiting:
             room = self.accept.room
             if room <= 0:
+                self.accept.refusals += 1
                 break
             session = self._waiting[0]
             held = session.held
@@ -450,8 +451,6 @@ class EdgeCore:
             if count >= most or (count and size_bytes > limits.batch_bytes_max):
                 break
             count += 1
-        if most > 0 and count == len(self.reassemble.items):
-            return self.reassemble.receive_up_to(most)  # counts that more could have been taken
         return self.reassemble.receive_up_to(count)
 
     def landed(self, messages: Sequence[Message], latency_ns: int) -> None:
@@ -481,7 +480,7 @@ class EdgeCore:
         """A message is in the topic already, written by any edge: remember it."""
         known = self.devices.get(device)
         if known is None:
-            known = self.devices[device] = Device(device, Seen())
+            known = self.devices[device] = EdgeDevice(device, Seen())
         known.seen.add(message_id)
         known.high = max(known.high, message_id)
 

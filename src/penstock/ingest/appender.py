@@ -16,6 +16,7 @@ from typing import Final, TypeVar
 
 from penstock.flow.backoff import Backoff
 from penstock.ingest.accept import EdgeCore
+from penstock.ingest.backlog import Downstream
 from penstock.ingest.frames import ErrorCode, FrameError
 from penstock.ingest.raw_topic import (
     KEY_WINDOW_MS,
@@ -26,8 +27,7 @@ from penstock.ingest.raw_topic import (
     encode_batch,
     encode_checkpoint,
 )
-from penstock.ingest.reassemble import Device, Message
-from penstock.ingest.windows import Downstream
+from penstock.ingest.reassemble import EdgeDevice, Message
 from penstock.kernel.clock import Clock
 from penstock.kernel.errors import PenstockError
 
@@ -80,7 +80,7 @@ class Appender:
         await self._until_done(self._topic.open)
         checkpoint = decode_checkpoint(await self._until_done(self._topic.load))
         for name, seen in checkpoint.seen.items():
-            self._core.devices[name] = Device(name, seen)
+            self._core.devices[name] = EdgeDevice(name, seen)
         self.head_seq = checkpoint.seq
         await self._catch_up()
         self._checkpoint_ms = self._clock.monotonic_ms()
@@ -177,7 +177,7 @@ class Appender:
             await self._land(messages[len(messages) // 2 :])
             return
         message = messages[0]
-        text = f"expected a message that the topic takes: {error.message}"
+        text = f"the topic refuses the message: {error.message}"
         self._core.refused(
             message, FrameError(ErrorCode.MESSAGE_REFUSED, text, message_id=message.message_id)
         )

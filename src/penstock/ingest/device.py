@@ -225,4 +225,4 @@ async def wait_until_reachable(host: str, port: int, *, within_s: float = 30.0) 
                     return
                 await asyncio.sleep(0.05)
     except TimeoutError:
-        raise Unavailable(f"expected an edge at {host}:{port}, found none") from None
+        raise Unavailable(f"no edge answers at {host}:{port}") from None

@@ -65,7 +65,7 @@ class DeviceCore:
         """The id of a new message and its frames. `Rejected` if the edge takes none so large."""
         if self.failure is not None:
             raise self.failure
-        assert self.welcome is not None, "expected to be called when there is room"
+        assert self.welcome is not None, "called without room"
         if len(payload) > self.welcome.message_bytes_max:
             raise Rejected(
                 f"expected a message of at most {self.welcome.message_bytes_max} bytes, "
@@ -90,6 +90,6 @@ class DeviceCore:
             self.refused.append((failure.message_id, failure.text))
         elif error_code < TRY_AGAIN_FROM and error_code not in _PASSING:
             self.failure = DeviceRefused(
-                f"expected the edge to take messages, found error {error_code}: {failure.text}",
+                f"the edge refuses messages, error {error_code}: {failure.text}",
                 error_code=error_code,
             )

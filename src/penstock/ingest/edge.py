@@ -20,13 +20,14 @@ from penstock.flow.planner import PlannerPolicy
 from penstock.ingest import status
 from penstock.ingest.accept import EdgeCore
 from penstock.ingest.appender import Appender
+from penstock.ingest.backlog import Downstream
 from penstock.ingest.connection import READ_BYTES_MAX, DeviceConnection
 from penstock.ingest.frames import OFFENDING_BYTES_MAX, ErrorCode, FrameError
 from penstock.ingest.limits import EdgeLimits
 from penstock.ingest.raw_topic import RawTopic
 from penstock.ingest.sessions import Session
 from penstock.ingest.tokens import DeviceTokens
-from penstock.ingest.windows import Downstream, Windows
+from penstock.ingest.windows import Windows
 from penstock.kernel.clock import Clock
 from penstock.kernel.errors import PenstockError, Rejected
 from penstock.kernel.system import SystemClock
@@ -63,6 +64,7 @@ class Edge:
         self.rejects_dropped = 0
         self._topic = topic
         self._tls = tls
+        self._downstream = downstream
         self._appender = Appender(
             self.core, topic, clock=self._clock, random=Random(), downstream=downstream
         )
@@ -89,7 +91,7 @@ class Edge:
             )
         except OSError as error:
             raise Rejected(
-                f"expected a free address, found {host}:{port} unusable: {error.strerror or error}"
+                f"cannot listen on {host}:{port}: {error.strerror or error}: choose another port"
             ) from error
         for work in (self._appender.run(), self._tick(), self._write_rejects()):
             self._tasks.append(asyncio.ensure_future(work))
@@ -100,7 +102,7 @@ class Edge:
     def address(self) -> tuple[str, int]:
         """The bound host and port."""
         if self._server is None or not self._server.sockets:
-            raise Rejected("expected an edge that listens, found one that does not")
+            raise Rejected("the edge does not listen yet: start it first")
         host, port = self._server.sockets[0].getsockname()[:2]
         return host, port
 
@@ -151,7 +153,10 @@ class Edge:
         while True:
             due_s = max(due_s + MEASURE_MS / 1_000, loop.time())
             await asyncio.sleep(due_s - loop.time())
-            self.windows.tick(self._clock.monotonic_ms())
+            now_ms = self._clock.monotonic_ms()
+            self.windows.tick(now_ms)
+            if self._downstream is not None:
+                self._downstream.measure(now_ms)
             self.core.pump()
             ticks += 1
             if ticks % SWEEP_TICKS == 0:

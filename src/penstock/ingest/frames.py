@@ -391,9 +391,7 @@ def _pong(body: bytes) -> Pong:
 
 
 def _bad(name: str, body: bytes) -> FrameError:
-    return FrameError(
-        ErrorCode.BAD_BODY, f"expected the body of a {name} frame, found {len(body)} other bytes"
-    )
+    return FrameError(ErrorCode.BAD_BODY, f"malformed body of a {name} frame ({len(body)} bytes)")
 
 
 _PARSERS: Final[dict[int, Callable[[bytes], Frame]]] = {

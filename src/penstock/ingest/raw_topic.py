@@ -4,7 +4,7 @@ A message is one record: `data` is the text of its payload in base64, `node` the
 message id in decimal. So a reader needs nothing but the record to know which message it is. What
 the edge remembers of devices is a checkpoint in a topic beside it.
 
->>> body = encode_batch([Message(Device("meter-7"), 12, b"payload")], key="after-3")
+>>> body = encode_batch([Message(EdgeDevice("meter-7"), 12, b"payload")], key="after-3")
 >>> b'"records":[{"data":"cGF5bG9hZA==","tag":"12","node":"meter-7"}]' in body
 True
 >>> payload_of('"cGF5bG9hZA=="'), identity_of("meter-7", "12")
@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
-from penstock.ingest.reassemble import Device, Message, Seen
+from penstock.ingest.reassemble import EdgeDevice, Message, Seen
 from penstock.kernel.errors import Corrupt, Rejected
 
 RAW_TOPIC: Final = "ingest.raw"
@@ -154,7 +154,7 @@ class _Part(msgspec.Struct):
 _PART: Final = msgspec.json.Decoder(_Part)
 
 
-def encode_checkpoint(seq: int, devices: Mapping[str, Device]) -> list[bytes]:
+def encode_checkpoint(seq: int, devices: Mapping[str, EdgeDevice]) -> list[bytes]:
     """The records of a checkpoint, to be written together."""
     rows = [(name, (device.seen.top, f"{device.seen.bits:x}")) for name, device in devices.items()]
     starts = range(0, max(1, len(rows)), DEVICES_PER_RECORD)
@@ -174,7 +174,7 @@ def decode_checkpoint(records: Sequence[bytes]) -> Checkpoint:
         try:
             part = _PART.decode(record)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise Corrupt(f"expected a checkpoint of the edge, found: {error}") from error
+            raise Corrupt(f"the edge's checkpoint cannot be read: {error}") from error
         parts = [*parts, part] if part.part else [part]
         if part.part == part.parts - 1 and len(parts) == part.parts:
             whole = parts
@@ -185,5 +185,5 @@ def decode_checkpoint(records: Sequence[bytes]) -> Checkpoint:
             for name, (top, bits) in part.devices.items()
         }
     except ValueError as error:
-        raise Corrupt(f"expected a checkpoint of the edge, found: {error}") from error
+        raise Corrupt(f"the edge's checkpoint cannot be read: {error}") from error
     return Checkpoint(whole[0].seq if whole else 0, seen)

@@ -74,7 +74,7 @@ class Seen:
             self.bits |= 1 << -above
 
 
-class Device:
+class EdgeDevice:
     """What the edge knows of a device, as long as it runs."""
 
     __slots__ = (
@@ -122,7 +122,7 @@ class Partial:
 class Message(NamedTuple):
     """A whole message on its way to the topic."""
 
-    device: Device
+    device: EdgeDevice
     message_id: int
     payload: bytes
 
@@ -142,7 +142,7 @@ class Reassembler:
 
     def __init__(self, limits: EdgeLimits) -> None:
         self._limits = limits
-        self._deadlines: OrderedDict[tuple[str, int], tuple[int, Device]] = OrderedDict()
+        self._deadlines: OrderedDict[tuple[str, int], tuple[int, EdgeDevice]] = OrderedDict()
         self.reserved_bytes = 0
         self.partial_bytes = 0
         self.freed = False
@@ -151,7 +151,7 @@ class Reassembler:
     def __len__(self) -> int:
         return len(self._deadlines)
 
-    def take(self, device: Device, fragment: Fragment, now_ms: int) -> Message | Outcome:
+    def take(self, device: EdgeDevice, fragment: Fragment, now_ms: int) -> Message | Outcome:
         """Accept a fragment. `FrameError` if its device breaks a rule."""
         message_id, piece, pieces, message_bytes, payload = fragment
         if message_id in device.pending:
@@ -171,7 +171,7 @@ class Reassembler:
         device.took(message_id)
         return Message(device, message_id, payload)
 
-    def _gather(self, device: Device, fragment: Fragment, now_ms: int) -> Message | Outcome:
+    def _gather(self, device: EdgeDevice, fragment: Fragment, now_ms: int) -> Message | Outcome:
         partial = device.partials.get(fragment.message_id)
         self._check(fragment, partial)
         if fragment.pieces == 1:
@@ -222,7 +222,7 @@ class Reassembler:
         if known is None and partial.found_bytes + len(payload) > message_bytes:
             raise _mismatch(fragment, f"{message_bytes} bytes in all", "more")
 
-    def _reserve(self, device: Device, fragment: Fragment) -> bool:
+    def _reserve(self, device: EdgeDevice, fragment: Fragment) -> bool:
         """Set memory aside for all that the device may have incomplete, before its first piece.
 
         So a device that has begun can always finish: waits cannot form a cycle.
@@ -242,7 +242,7 @@ class Reassembler:
             self.reserved_bytes += device.reserved_bytes
         return True
 
-    def _begin(self, device: Device, fragment: Fragment, now_ms: int) -> Partial:
+    def _begin(self, device: EdgeDevice, fragment: Fragment, now_ms: int) -> Partial:
         deadline_ms = now_ms + self._limits.message_ms
         partial = Partial(fragment, deadline_ms)
         device.partials[fragment.message_id] = partial
@@ -252,14 +252,14 @@ class Reassembler:
         self._deadlines[device.name, fragment.message_id] = deadline_ms, device
         return partial
 
-    def extend(self, device: Device, message_id: int, now_ms: int) -> None:
+    def extend(self, device: EdgeDevice, message_id: int, now_ms: int) -> None:
         """Restart the time limit of a message."""
         deadline_ms = now_ms + self._limits.message_ms
         device.partials[message_id].deadline_ms = deadline_ms
         self._deadlines[device.name, message_id] = deadline_ms, device
         self._deadlines.move_to_end((device.name, message_id))
 
-    def drop(self, device: Device, message_id: int) -> None:
+    def drop(self, device: EdgeDevice, message_id: int) -> None:
         """Discard the fragments of a message."""
         partial = device.partials.pop(message_id)
         del self._deadlines[device.name, message_id]
@@ -270,13 +270,13 @@ class Reassembler:
             device.reserved_bytes = 0
             self.freed = True
 
-    def drop_all(self, device: Device) -> None:
+    def drop_all(self, device: EdgeDevice) -> None:
         """Forget every incomplete message of a device: it will send them again, whole."""
         for message_id in list(device.partials):
             self.drop(device, message_id)
         device.high = max(chain((device.seen.top,), device.pending))
 
-    def overdue(self, now_ms: int) -> list[tuple[Device, int]]:
+    def overdue(self, now_ms: int) -> list[tuple[EdgeDevice, int]]:
         """The messages whose time limit has passed."""
         found = []
         for (_, message_id), (deadline_ms, device) in self._deadlines.items():
@@ -294,7 +294,7 @@ class Reassembler:
         )
 
 
-def _check_window(device: Device, message_id: int) -> None:
+def _check_window(device: EdgeDevice, message_id: int) -> None:
     """Refuse an id that is too far from those that are not acknowledged."""
     if message_id == 0:
         raise FrameError(ErrorCode.BAD_BODY, "expected message ids from 1 on, found 0")
@@ -317,7 +317,7 @@ def _too_far(low: int, high: int, *, about: int) -> FrameError:
     )
 
 
-def _stale(device: Device, message_id: int) -> FrameError:
+def _stale(device: EdgeDevice, message_id: int) -> FrameError:
     return FrameError(
         ErrorCode.STALE_ID,
         f"expected ids above {device.seen.top - WINDOW} (the last durable one is "

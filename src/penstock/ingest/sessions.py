@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from penstock.ingest.frames import Fragment, FrameError, FrameReader
-from penstock.ingest.reassemble import Device
+from penstock.ingest.reassemble import EdgeDevice
 
 
 class Link(Protocol):
@@ -42,7 +42,7 @@ class Session:
     def __init__(self, link: Link, reader: FrameReader, now_ms: int) -> None:
         self.link = link
         self.reader = reader
-        self.device: Device | None = None
+        self.device: EdgeDevice | None = None
         self.is_open = True
         self.paused = False
         self.stalled: list[Fragment] = []

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
 
-from penstock.flow.meter import Stage
+from penstock.flow.meter import Stage, StageStatus
 from penstock.ingest.accept import EdgeCore
 from penstock.ingest.windows import PipelineStatus, Windows
 
@@ -30,6 +30,29 @@ _EDGE: Final = (
     ("buffered_bytes", "gauge", "Bytes of whole messages that are not durable yet."),
     ("retries_total", "counter", "Tries of a write that failed and were made again."),
 )
+
+
+_Value = Callable[[StageStatus], float | None]
+
+_STAGE: Final[tuple[tuple[str, str, str, _Value], ...]] = (
+    ("scheduler_window_size", "gauge", "Slots of a window.", lambda s: s.window),
+    ("scheduler_occupancy", "gauge", "Share of a window that is taken.", lambda s: s.occupancy),
+    ("scheduler_window_bytes", "gauge", "What is in a window, by the mean size of its items.",
+     lambda s: round(s.occupied * s.bytes_per_slot)),
+    ("scheduler_credits_granted", "counter", "Credits that were granted.",
+     lambda s: s.credits_granted),
+    ("scheduler_backpressure_events", "counter", "Times that senders began to be refused.",
+     lambda s: s.backpressure_events),
+    ("scheduler_items_total", "counter", "Items that a stage finished.", lambda s: s.items_out),
+    ("scheduler_rate", "gauge", "Items that a stage finished in the last second.",
+     lambda s: s.rate_per_s),
+    ("scheduler_busy", "gauge", "Share of the last second that was spent on items.",
+     lambda s: s.busy),
+    ("scheduler_latency_p50_seconds", "gauge", "Median of the last second, if any.",
+     lambda s: None if s.p50_ns is None else s.p50_ns / 1e9),
+    ("scheduler_latency_p99_seconds", "gauge", "99th percentile of the last second, if any.",
+     lambda s: None if s.p99_ns is None else s.p99_ns / 1e9),
+)  # fmt: skip
 
 
 class Shown(Protocol):
@@ -70,6 +93,7 @@ def status_values(status: PipelineStatus, edge: Mapping[str, int]) -> dict[str, 
     """What `penstock ingest status` shows, as plain values."""
     return {
         "bottleneck": status.bottleneck,
+        "decisions": [decision._asdict() for decision in status.decisions],
         "stages": [stage._asdict() for stage in status.stages],
         "edge": dict(edge),
     }
@@ -79,32 +103,22 @@ def prometheus(windows: Windows, edge: Mapping[str, int]) -> str:
     """Every number in Prometheus' text format."""
     stages = windows.status().stages
     lines = [
-        *_by_stage("scheduler_window_size", "gauge", "Slots of a window.", "window", stages),
-        *_by_stage(
-            "scheduler_credits_granted", "counter", "Credits that were granted.",
-            "credits_granted", stages,
-        ),
-        *_by_stage(
-            "scheduler_backpressure_events", "counter", "Times that senders began to be refused.",
-            "backpressure_events", stages,
-        ),
-        *_by_stage(
-            "scheduler_occupancy", "gauge", "Share of a window that is taken.", "occupancy", stages
-        ),
-        *_by_stage(
-            "scheduler_items_total", "counter", "Items that a stage finished.", "items_out", stages
-        ),
+        *(line for metric in _STAGE for line in _by_stage(*metric, stages)),
         *_histograms(windows.stages),
         *_edge_lines(edge),
-    ]  # fmt: skip
+    ]
     return "\n".join(lines) + "\n"
 
 
-def _by_stage(name: str, kind: str, text: str, field: str, stages: Sequence[Any]) -> Iterator[str]:
+def _by_stage(
+    name: str, kind: str, text: str, value: _Value, stages: Sequence[StageStatus]
+) -> Iterator[str]:
     yield f"# HELP {name} {text}"
     yield f"# TYPE {name} {kind}"
     for stage in stages:
-        yield f'{name}{{stage="{stage.name}"}} {getattr(stage, field)}'
+        found = value(stage)
+        if found is not None:
+            yield f'{name}{{stage="{stage.name}"}} {found}'
 
 
 def _histograms(stages: Sequence[Stage]) -> Iterator[str]:

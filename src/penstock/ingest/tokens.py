@@ -57,18 +57,18 @@ def parse_tokens(text: str) -> DeviceTokens:
         if device == ANY_DEVICE:
             shared.append(digest)
         elif device in by_device:
-            raise Rejected(f"line {number}: expected each device once, found {device} again")
+            raise Rejected(f"line {number}: a second token of {device}")
         else:
             by_device[device] = digest
     if not by_device and not shared:
-        raise Rejected("expected at least one device and its token, found none")
+        raise Rejected("no device tokens: write a line for each device, or one for `*`")
     return DeviceTokens(by_device, shared)
 
 
 def _digest(number: int, token: str) -> bytes:
     if not token.startswith(_DIGEST_PREFIX):
         if len(token.encode()) > TOKEN_BYTES_MAX:
-            raise Rejected(f"line {number}: expected a token of at most {TOKEN_BYTES_MAX} bytes")
+            raise Rejected(f"line {number}: the token is longer than {TOKEN_BYTES_MAX} bytes")
         return sha256(token.encode()).digest()
     try:
         digest = bytes.fromhex(token.removeprefix(_DIGEST_PREFIX))

@@ -1,6 +1,6 @@
 """Errors grouped by what the caller should do next.
 
-Every error says what was expected and what was found. `code` is a stable identifier for programs,
+Every error says what happened and what to do next. `code` is a stable identifier for programs,
 `detail` holds facts that a program may need; the text is for people.
 """
 

@@ -27,7 +27,7 @@ def parse_bytes(text: str) -> int:
     """Parse a whole number with an optional unit: `4096`, `64 KiB`, `512MiB`, `2 GiB`."""
     match = _SIZE.fullmatch(text)
     if match is None or match[2].lower() not in _BYTE_UNITS:
-        raise Rejected(f"expected a size such as '64 KiB' or '512 MiB', found {text!r}", found=text)
+        raise Rejected(f"{text!r} is not a size: write '64 KiB' or '512 MiB'", found=text)
     return int(match[1]) * _BYTE_UNITS[match[2].lower()]
 
 

@@ -18,9 +18,11 @@ from penstock.kernel.clock import Clock
 from penstock.kernel.errors import Gone, Rejected
 from penstock.kernel.system import SystemClock
 from penstock.lake import ddl
+from penstock.lake.bell import BellRinger, bell_address
 from penstock.lake.changes import parse_all
 from penstock.lake.commit import CommitResult, commit, retried
 from penstock.lake.database import (
+    CatalogLocked,
     Database,
     Row,
     SqliteDatabase,
@@ -30,17 +32,20 @@ from penstock.lake.database import (
     open_database,
     time_text,
 )
-from penstock.lake.deletes import Materialiser
-from penstock.lake.errors import CatalogLocked
-from penstock.lake.model import NewFile, SchemaInfo, Snapshot, TableInfo, TableVersion, ViewInfo
-from penstock.lake.parquet import describe_file, write_file
-from penstock.lake.paths import directory
-from penstock.lake.ranges import ChangeRange, change_range
+from penstock.lake.model import (
+    NewFile,
+    SchemaInfo,
+    Snapshot,
+    TableInfo,
+    TableVersion,
+    ViewInfo,
+    directory,
+)
+from penstock.lake.parquet import Materialiser, describe_file, write_file
 from penstock.lake.reader import KnownTables, Reader
-from penstock.lake.s3 import check_credentials, is_s3
-from penstock.lake.scan import scan
-from penstock.lake.storage import Storage
-from penstock.lake.transaction import Transaction
+from penstock.lake.scan import ChangeRange, change_range, scan
+from penstock.lake.storage import Storage, check_credentials, is_s3
+from penstock.lake.transaction import LakeTransaction
 
 RETRIES: Final = Backoff(base_ms=1, cap_ms=100, jitter=0.5, window_ms=20_000)
 
@@ -67,6 +72,8 @@ class Catalog:
         self.clock: Clock = clock or SystemClock()
         self.before_expiry: list[Callable[[Reader], None]] = []
         """Called by `expire` inside its transaction, before the expiring rows are deleted."""
+        self.bell: BellRinger | None = BellRinger(bell_address(database, data_path))
+        """Rung after each commit; None where others tell of it."""
         self._random = random or Random()
         self._retries = retries
         self._known = KnownTables()
@@ -79,6 +86,8 @@ class Catalog:
 
     def close(self) -> None:
         """Close the connections of every thread."""
+        if self.bell is not None:
+            self.bell.close()
         self.database.close()
 
     # looking
@@ -90,9 +99,7 @@ class Catalog:
             with self.database.read() as cursor:
                 yield Reader(self.database, cursor, self.data_path, self._known)
         except WriteConflict as error:
-            raise CatalogLocked(
-                f"expected to read the catalog, found it locked: {error}"
-            ) from error
+            raise CatalogLocked(f"the catalog is locked by other writers: {error}") from error
 
     def is_ours(self) -> bool:
         """Whether Penstock created this lake, rather than DuckDB or another tool."""
@@ -124,7 +131,7 @@ class Catalog:
         for schema in self.schemas(at):
             if schema.name.lower() == name.lower():
                 return schema
-        raise Rejected(f"expected a schema {name!r}, found none")
+        raise Rejected(f"there is no schema {name!r}")
 
     def tables(self, at: At = None) -> list[TableInfo]:
         """The tables of a snapshot."""
@@ -164,8 +171,8 @@ class Catalog:
             )  # fmt: skip
             if len(texts) < newest.id - after:
                 raise Gone(
-                    f"expected every snapshot from {after + 1} to {newest.id}, found that "
-                    f"{newest.id - after - len(texts)} of them expired"
+                    f"{newest.id - after - len(texts)} of the snapshots from {after + 1} to "
+                    f"{newest.id} have expired"
                 )
             kinds = ("rewrite_delete", "compacted_table")
             rewrites = [n for n, text in texts if info.id in parse_all([text]).ids(*kinds)]
@@ -189,13 +196,13 @@ class Catalog:
 
     def begin(
         self, *, at: Snapshot | None = None, reserve_ms: int | None = None, owner: str = ""
-    ) -> Transaction:
+    ) -> LakeTransaction:
         """A transaction based on the newest snapshot, or on the one its inputs were read at.
 
         With `reserve_ms`, the sweep spares files that carry its token for that long.
         """
         token = None if reserve_ms is None else self.reserve(reserve_ms, owner)
-        return Transaction(
+        return LakeTransaction(
             at or self.latest(), self.data_path, token=token, columns_max=self.columns_max
         )
 
@@ -204,7 +211,7 @@ class Catalog:
         """The maximum number of columns in a table."""
         return ddl.COLUMNS_MAX[self.database.kind]
 
-    def commit(self, transaction: Transaction) -> CommitResult:
+    def commit(self, transaction: LakeTransaction) -> CommitResult:
         """Commit everything in a transaction, or nothing.
 
         Raises `Conflict` if another writer changed the same objects, `CatalogLocked` if the
@@ -228,6 +235,8 @@ class Catalog:
         done: CommitResult = retried(
             self.database, self.clock, attempt, self._retries, self._random
         )
+        if self.bell is not None and done.snapshot is not None:
+            self.bell.ring()
         return done
 
     @contextmanager
@@ -241,9 +250,7 @@ class Catalog:
             with self.database.write(synced=synced) as cursor:
                 yield cursor
         except WriteConflict as error:
-            raise CatalogLocked(
-                f"expected to write to the catalog, found it locked: {error}"
-            ) from error
+            raise CatalogLocked(f"the catalog is locked by other writers: {error}") from error
 
     def retrying(self, work: Callable[[Any], Any], *, synced: bool = True) -> Any:
         """Run work with the cursor of a write transaction, retrying on write conflicts."""
@@ -261,7 +268,10 @@ class Catalog:
             found = fetch(self.database, cursor, question, (key,))
             have = int(found[0][0]) if found else 0
             if have > version:
-                raise Rejected(f"expected {name} of version {version} or older, found {have}")
+                raise Rejected(
+                    f"tables of {name} have version {have}, this Penstock knows up to {version}: "
+                    "upgrade it"
+                )
             if have == version:
                 return
             for statement in statements:
@@ -334,7 +344,7 @@ def open_catalog(
         check_credentials(data_path)  # before a catalog exists that refers to it
     database = open_database(address, timeout_ms=timeout_ms)
     if is_absent(database) and not create:
-        raise Rejected(f"expected a lake at {address!r}, found no file")
+        raise Rejected(f"there is no lake at {address!r}")
     if isinstance(database, SqliteDatabase):
         database.use_wal()
     wanted = _data_path(database, data_path)
@@ -342,7 +352,7 @@ def open_catalog(
     found = _opened(database, lambda cursor: _prepare(database, cursor, wanted, create, now_ms))
     if data_path is not None and directory(wanted or "") != found:
         database.close()
-        raise Rejected(f"expected the lake's data path {found!r}, found {data_path!r}")
+        raise Rejected(f"the data path of this lake is {found!r}, not {data_path!r}: leave it out")
     retries = replace(RETRIES, window_ms=2 * timeout_ms)
     return Catalog(database, Storage(found), found, clock=clock, retries=retries)
 
@@ -368,9 +378,9 @@ def _prepare(
     """Check or create the catalog's tables and Penstock's own; returns the data path."""
     if "ducklake_metadata" not in database.tables(cursor):
         if not create:
-            raise Rejected("expected a DuckLake catalog in the database, found none")
+            raise Rejected("the database has no DuckLake catalog")
         if data_path is None:
-            raise Rejected("expected a data path for a new lake, found none")
+            raise Rejected("a new lake needs a data path")
         _create(database, cursor, directory(data_path), now_ms)
     for statement in (*ddl.own_tables(), *ddl.indexes()):
         cursor.execute(statement)
@@ -381,7 +391,7 @@ def _prepare(
             f"expected a DuckLake of version {ddl.VERSION}, found {facts.get('version')}"
         )
     if facts.get("encrypted", "false") != "false":
-        raise Rejected("expected a DuckLake whose files are not encrypted, found an encrypted one")
+        raise Rejected("the files of this DuckLake are encrypted, which Penstock cannot read")
     return _whole(directory(facts["data_path"]))
 
 
@@ -431,5 +441,5 @@ def _table(reader: Reader, table: str | TableInfo, at: Snapshot) -> TableInfo:
         return reader.table(table, at)
     found = reader.tables(at.id, number=table.id)
     if not found:
-        raise Rejected(f"expected table {table.qualified} in snapshot {at.id}, found none")
+        raise Rejected(f"there is no table {table.qualified} in snapshot {at.id}")
     return found[0]

@@ -113,7 +113,7 @@ def arrow_type(column: Column) -> pa.DataType:
     if found := _DECIMAL.fullmatch(column.type):
         return pa.decimal128(int(found[1]), int(found[2]))
     raise Rejected(
-        f"expected column {column.name!r} to have a type that Arrow can hold, found {column.type}",
+        f"column {column.name!r} cannot be read here: Arrow has no type for {column.type}",
         column=column.name,
     )
 
@@ -166,8 +166,7 @@ def check_free(name: str) -> None:
     """Reject a column name that the catalog reserves."""
     if name.lower() in _TAKEN:
         raise Rejected(
-            f"expected columns with names other than {', '.join(sorted(_TAKEN))}, which the lake "
-            f"needs itself, found {name!r}",
+            f"column {name!r} needs another name: the lake uses {', '.join(sorted(_TAKEN))} itself",
             column=name,
         )
 
@@ -182,7 +181,7 @@ def duck_type(kind: pa.DataType) -> str:
         return f"decimal({kind.precision},{kind.scale})"
     if pa.types.is_dictionary(kind):
         return duck_type(kind.value_type)
-    raise Rejected(f"expected a type that DuckLake can hold, found {kind}")
+    raise Rejected(f"DuckLake has no type for {kind}")
 
 
 def is_held(column: Column) -> bool:
@@ -227,7 +226,7 @@ def column_named(columns: Iterable[Column], name: str) -> Column:
     known = {column.name.lower(): column for column in columns}
     if name.lower() not in known:
         names = ", ".join(column.name for column in known.values())
-        raise Rejected(f"expected one of the columns {names}, found {name!r}")
+        raise Rejected(f"there is no column {name!r}; columns are {names}")
     return known[name.lower()]
 
 
@@ -255,4 +254,4 @@ def _check_names(names: list[str], where: str) -> None:
         found = (
             f"{', '.join(twice)} twice" if twice else "no column" if not names else "an empty name"
         )
-        raise Rejected(f"expected {where} to have columns of different names, found {found}")
+        raise Rejected(f"{where} needs columns of different names, and has {found}")

@@ -12,11 +12,9 @@ from typing import Any
 from penstock.flow.backoff import Backoff
 from penstock.kernel.clock import Clock
 from penstock.kernel.errors import Conflict
-from penstock.lake.changes import parse_all
-from penstock.lake.conflicts import check
-from penstock.lake.database import Database, WriteConflict, fetch, time_text
+from penstock.lake.changes import check_conflicts, parse_all
+from penstock.lake.database import CatalogLocked, Database, WriteConflict, fetch, time_text
 from penstock.lake.draft import CatalogState, TableState
-from penstock.lake.errors import CatalogLocked
 from penstock.lake.model import Snapshot
 from penstock.lake.plan import CommitPlan, plan, touched_tables
 from penstock.lake.reader import Reader
@@ -26,12 +24,11 @@ from penstock.lake.transaction import (
     CreateSchema,
     CreateTable,
     DeleteInlined,
-    DropSchema,
     EndContents,
     Expectation,
+    LakeTransaction,
     RenameTable,
     Statement,
-    Transaction,
 )
 
 
@@ -66,8 +63,7 @@ def retried(
             delay_ms = backoff.next_ms(tries, elapsed_ms=elapsed_ms, random=random)
             if delay_ms is None:
                 raise CatalogLocked(
-                    f"expected the catalog to be free within {elapsed_ms} ms, found other writers "
-                    f"in {tries} tries: {error}"
+                    f"other writers held the catalog for {elapsed_ms} ms, in {tries} tries: {error}"
                 ) from error
             time.sleep(delay_ms / 1_000)
 
@@ -75,7 +71,7 @@ def retried(
 def commit(
     database: Database,
     cursor: Any,
-    transaction: Transaction,
+    transaction: LakeTransaction,
     *,
     data_path: str,
     now_ms: int,
@@ -97,7 +93,7 @@ def commit(
     try:
         run(database, cursor, transaction.statements, made.snapshot_id)
     except database.integrity_error() as error:
-        raise Conflict(f"expected our own rows to fit their tables, found: {error}") from error
+        raise Conflict(f"rows of the commit do not fit their tables: {error}") from error
     if transaction.token is not None:
         _spend(database, cursor, transaction.token)
     return (reader.latest() if made.changes else None), made
@@ -138,11 +134,11 @@ def _spend(database: Database, cursor: Any, token: str) -> None:
     cursor.execute(database.sql("DELETE FROM penstock_lake_writers WHERE token = ?"), (token,))
     if cursor.rowcount != 1:
         raise Conflict(
-            f"expected the reservation {token} to stand, found it ran out: write the files anew"
+            f"the reservation {token} has expired, and its files may be gone: write them anew"
         )
 
 
-def _state(reader: Reader, transaction: Transaction, latest: Snapshot) -> CatalogState:
+def _state(reader: Reader, transaction: LakeTransaction, latest: Snapshot) -> CatalogState:
     """The part of the catalog that the plan needs, and no more."""
     state = CatalogState(latest, reader.data_path, reader.database.kind)
     tables = touched_tables(transaction.operations)
@@ -153,7 +149,7 @@ def _state(reader: Reader, transaction: Transaction, latest: Snapshot) -> Catalo
     }
     for number in tables:
         state.tables[number] = _table_state(reader, number, with_inlined=number in inlined)
-    named = (CreateSchema, DropSchema, CreateTable, RenameTable)
+    named = (CreateSchema, CreateTable, RenameTable)
     if any(isinstance(op, named) for op in transaction.operations):
         schemas = reader.schemas(latest.id)
         state.schema_ids = {schema.name.lower(): schema.id for schema in schemas.values()}
@@ -206,28 +202,26 @@ def _entries(reader: Reader) -> set[tuple[str, str]]:
 
 
 def _check_conflicts(
-    reader: Reader, transaction: Transaction, made: CommitPlan, state: CatalogState
+    reader: Reader, transaction: LakeTransaction, made: CommitPlan, state: CatalogState
 ) -> None:
     base = transaction.base.id
     texts = reader.rows(
         "SELECT changes_made FROM ducklake_snapshot_changes WHERE snapshot_id > ?", base
     )
     if len(texts) < state.latest.id - base:
-        raise Conflict(
-            f"expected every snapshot since {base} to be kept, found that some expired: look again"
-        )
+        raise Conflict(f"some snapshots since {base} have expired: read again and commit anew")
     theirs = parse_all(text for (text,) in texts)
     deleted = theirs.ids("deleted_from_table")
     emptied = made.tables_emptied & deleted
     if emptied:
         raise Conflict(
-            f"expected nobody to delete from table {min(emptied)} since snapshot {base}, "
-            "found deleted_from_table"
+            f"another commit deleted from table {min(emptied)} since snapshot {base}: read again "
+            "and commit anew"
         )
     files: set[int] = set()
     if deleted & made.changes.ids("deleted_from_table"):
         files = _files_deleted_since(reader, base)
-    check(
+    check_conflicts(
         made.changes,
         theirs,
         schema_ids=state.schema_ids,

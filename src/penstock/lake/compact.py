@@ -1,26 +1,32 @@
-"""Compaction: merge small files and drop deleted rows from files, without changing any row."""
+"""Compaction: merge small files and drop deleted rows from files, without changing any row.
+
+Which files are worth it is a question of the policy alone, answered by `to_merge` and `to_rewrite`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
 
+from penstock.kernel.errors import Rejected
 from penstock.lake.columns import Column
-from penstock.lake.merging import Candidate, CompactionPolicy, shape_of, to_merge, to_rewrite
-from penstock.lake.model import NewFile, TableInfo, TableVersion
+from penstock.lake.model import DataFile, NewFile, TableInfo, TableVersion
 from penstock.lake.parquet import write_file
 from penstock.lake.scan import Mappings, file_history, read_rows
 from penstock.lake.selection import FileRows, live
-from penstock.lake.transaction import MergeFiles, RewriteFiles, Transaction
+from penstock.lake.transaction import LakeTransaction, MergeFiles, RewriteFiles
 
 if TYPE_CHECKING:
     from penstock.lake.catalog import Catalog
 
-Begin = Callable[[TableVersion], Transaction]
+
+Begin = Callable[[TableVersion], LakeTransaction]
+MEBIBYTE: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +49,7 @@ def compact(
 ) -> CompactResult:
     """Compact one table. `Conflict` means that another writer changed it; nothing is lost."""
 
-    def begin(version: TableVersion) -> Transaction:
+    def begin(version: TableVersion) -> LakeTransaction:
         return catalog.begin(at=version.snapshot, reserve_ms=reserve_ms, owner=owner)
 
     worn = _rewrite(catalog, table, policy, begin)
@@ -61,10 +67,12 @@ def _rewrite(
 ) -> CompactResult:
     version = catalog.table_at(table)
     at = version.snapshot.id
-    stories = {file.id: file_history(catalog.storage, file) for file in version.files}
+    # Only these lost rows; the others are not opened, however many and large they are.
+    touched = [file for file in version.files if file.deletes or file.inlined_deletes]
+    stories = {file.id: file_history(catalog.storage, file) for file in touched}
     candidates = [
         Candidate(file, file.record_count - live(stories[file.id], at).count, None)
-        for file in version.files
+        for file in touched
     ]
     groups = to_rewrite(candidates, policy)
     if not groups:
@@ -147,5 +155,102 @@ def _write(
 
 def _taken(values: np.ndarray | None, rows: FileRows) -> np.ndarray:
     if values is None:
-        raise ValueError("expected row ids, found none")
+        raise ValueError("a merged file has no row ids")
     return values if rows.positions is None else values[rows.positions]
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionPolicy:
+    """When files are worth rewriting.
+
+    Files below `small_bytes` are merged up to `target_bytes`, at least `files_min` at a time and
+    at most `files_max` in one commit, which holds up other writers the longer the more they are;
+    those below `least_bytes` are left to another policy. A file that lost `deleted_share_min` of
+    its rows is rewritten without them.
+    """
+
+    target_bytes: int = 128 * MEBIBYTE
+    small_bytes: int = 32 * MEBIBYTE
+    files_min: int = 4
+    deleted_share_min: float = 0.25
+    files_max: int = 10_000
+    least_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.least_bytes < self.small_bytes <= self.target_bytes:
+            raise Rejected(
+                f"expected small_bytes above {self.least_bytes} and at most {self.target_bytes}, "
+                f"found {self.small_bytes}"
+            )
+        if not 2 <= self.files_min <= self.files_max:
+            raise Rejected(
+                f"expected to merge at least 2 and at most {self.files_max} files, "
+                f"found {self.files_min}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A live file, the number of its deleted rows, and its column shape.
+
+    `shape` is the first snapshot of the schema version that all its rows belong to, or None if they
+    belong to several.
+    """
+
+    file: DataFile
+    deleted: int
+    shape: int | None
+
+
+def to_rewrite(candidates: Iterable[Candidate], policy: CompactionPolicy) -> list[list[DataFile]]:
+    """Groups of files to rewrite without their deleted rows, each group as one file."""
+    worn = [
+        candidate
+        for candidate in candidates
+        if candidate.deleted
+        and candidate.deleted >= policy.deleted_share_min * candidate.file.record_count
+    ]
+    groups: dict[object, list[DataFile]] = defaultdict(list)
+    for candidate in worn:
+        groups[candidate.file.partition_id, candidate.file.partition].append(candidate.file)
+    return [pack for files in groups.values() for pack in _packs(files, policy.target_bytes)]
+
+
+def to_merge(candidates: Iterable[Candidate], policy: CompactionPolicy) -> list[list[DataFile]]:
+    """Groups of small files without deletes, of one shape and partition, oldest first."""
+    groups: dict[object, list[DataFile]] = defaultdict(list)
+    for candidate in candidates:
+        file = candidate.file
+        untouched = not file.deletes and not file.inlined_deletes
+        is_small = policy.least_bytes <= file.size_bytes < policy.small_bytes
+        if untouched and candidate.shape is not None and is_small:
+            groups[candidate.shape, file.partition_id, file.partition].append(file)
+    packs = [pack for files in groups.values() for pack in _packs(files, policy.target_bytes)]
+    left, chosen = policy.files_max, []
+    for pack in packs:
+        if len(pack) >= policy.files_min and left >= policy.files_min:
+            chosen.append(pack[:left])
+            left -= len(chosen[-1])
+    return chosen
+
+
+def shape_of(file: DataFile, versions: Sequence[int]) -> int | None:
+    """The schema version (its first snapshot) in which all rows of a file were written."""
+    last = file.partial_max or file.begin
+    before = [begin for begin in versions if begin <= file.begin]
+    if not before or any(file.begin < begin <= last for begin in versions):
+        return None
+    return max(before)
+
+
+def _packs(files: Iterable[DataFile], target_bytes: int) -> Iterator[list[DataFile]]:
+    pack: list[DataFile] = []
+    size = 0
+    for file in sorted(files, key=lambda file: (file.begin, file.id)):
+        if pack and size + file.size_bytes > target_bytes:
+            yield pack
+            pack, size = [], 0
+        pack.append(file)
+        size += file.size_bytes
+    if pack:
+        yield pack

@@ -16,10 +16,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol, TypeGuard
+from typing import Any, ClassVar, Final, NamedTuple, Protocol, TypeGuard
 
-from penstock.kernel.errors import Corrupt, Rejected, Unknown
-from penstock.lake.errors import CatalogAway
+from penstock.kernel.errors import Corrupt, Rejected, Unavailable, Unknown
 
 BEGIN_WRITE: Final = "BEGIN IMMEDIATE"
 _PAUSE_S: Final = (0.000_2, 0.002)
@@ -41,6 +40,19 @@ _WAL_WAIT_MS: Final = 250
 _NAME: Final = re.compile(r"[a-z_][a-z0-9_]*")
 
 Row = tuple[Any, ...]
+
+
+class CatalogAway(Unavailable):
+    """The catalog's database cannot be reached; nothing was changed, and it may come back."""
+
+    code = "catalog_away"
+    status: ClassVar[int] = 503
+
+
+class CatalogLocked(CatalogAway):
+    """Other writers held the catalog for longer than the timeout; nothing was changed."""
+
+    code = "catalog_locked"
 
 
 class WriteConflict(Exception):
@@ -110,7 +122,7 @@ def is_absent(database: Database) -> TypeGuard[SqliteDatabase]:
         return False
     folder = Path(database.path).absolute().parent
     if not folder.is_dir():
-        raise Rejected(f"expected a directory for the lake {database.path!r}, found no {folder}")
+        raise Rejected(f"the lake {database.path!r} cannot be made: there is no directory {folder}")
     return True
 
 
@@ -264,14 +276,14 @@ class SqliteDatabase:
                 factory=_Connection,
             )
         except sqlite3.OperationalError as error:
-            raise Rejected(f"expected a SQLite file at {self.path!r}, found: {error}") from error
+            raise Rejected(f"{self.path!r} cannot be opened as a SQLite file: {error}") from error
         try:
             connection.execute("PRAGMA synchronous = FULL")
         except sqlite3.DatabaseError as error:
             connection.close()
             if isinstance(error, sqlite3.OperationalError):
                 raise _sqlite_error(error) from error  # it may be free on the next attempt
-            raise Rejected(f"expected a SQLite file at {self.path!r}, found: {error}") from error
+            raise Rejected(f"{self.path!r} cannot be opened as a SQLite file: {error}") from error
         return connection
 
     def use_wal(self) -> None:
@@ -367,7 +379,7 @@ class PostgresDatabase:
             import psycopg  # noqa: F401 - everything below needs it
         except ImportError as error:
             raise Rejected(
-                "expected psycopg for a database on PostgreSQL, found it missing: "
+                "a database on PostgreSQL needs psycopg, which is not installed: "
                 "pip install 'penstock[postgres]'"
             ) from error
         self._words = words
@@ -476,7 +488,7 @@ def _postgres_error(error: Any) -> Exception:
     if _is_retried(error):
         return WriteConflict(_line(error))
     if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
-        return CatalogAway(f"expected to reach the catalog on PostgreSQL, found: {_line(error)}")
+        return CatalogAway(f"the catalog on PostgreSQL cannot be reached: {_line(error)}")
     found: Exception = error
     return found
 
@@ -487,9 +499,9 @@ def _sqlite_error(error: sqlite3.DatabaseError) -> Exception:
         return WriteConflict(str(error))
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code in _SQLITE_AWAY:
-        return CatalogAway(f"expected to use the catalog's SQLite file, found: {_line(error)}")
+        return CatalogAway(f"the catalog's SQLite file cannot be used: {_line(error)}")
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-        return Corrupt(f"expected a sound SQLite file, found: {_line(error)}")
+        return Corrupt(f"the catalog's SQLite file is damaged: {_line(error)}")
     return error
 
 
@@ -512,7 +524,9 @@ def _commit(cursor: Any) -> None:
         cursor.execute("COMMIT")
     except psycopg.OperationalError as error:
         if error.sqlstate is None:
-            raise Unknown(f"expected an answer to COMMIT, found: {error}") from error
+            raise Unknown(
+                f"whether the commit landed is unknown, the connection broke: {error}"
+            ) from error
         raise
 
 

@@ -11,9 +11,6 @@ from penstock.lake.columns import Column
 VERSION: Final = "1.0"
 """The version of the DuckLake format that this package writes and reads."""
 
-OWN_VERSION: Final = 1
-"""The version of Penstock's own tables; `penstock_meta` stores a database's version."""
-
 _TABLES: Final = {
     "ducklake_metadata": "key TEXT! NOT NULL, value TEXT! NOT NULL, scope TEXT!, scope_id BIGINT",
     "ducklake_snapshot": "snapshot_id BIGINT PRIMARY KEY, snapshot_time TIME!, "
@@ -113,6 +110,12 @@ _OWN: Final = (
         "CREATE TABLE IF NOT EXISTS penstock_lake_writers (token TEXT PRIMARY KEY, "
         "began_at_ms BIGINT NOT NULL, expires_at_ms BIGINT NOT NULL)"
     ),
+    (
+        "CREATE TABLE IF NOT EXISTS penstock_lake_feeds (table_id BIGINT NOT NULL, "
+        "after_snapshot BIGINT NOT NULL, until_snapshot BIGINT NOT NULL, path TEXT NOT NULL, "
+        "path_is_relative INTEGER NOT NULL, row_count BIGINT NOT NULL, "
+        "size_bytes BIGINT NOT NULL, PRIMARY KEY (table_id, after_snapshot))"
+    ),
 )
 
 
@@ -149,7 +152,8 @@ def inlined_table(kind: str, name: str, columns: Iterable[Column]) -> str:
     taken = [c.name for c in columns if kind == "postgres" and c.name in _POSTGRES_OWN]
     if taken:
         raise Rejected(
-            f"expected columns that PostgreSQL has not in every table itself, found {taken[0]!r}",
+            f"column {taken[0]!r} cannot be kept on PostgreSQL, which has one of that name in "
+            "every table: rename it",
             column=taken[0],
         )
     fixed = "row_id BIGINT, begin_snapshot BIGINT, end_snapshot BIGINT"

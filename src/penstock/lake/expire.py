@@ -8,12 +8,15 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.lake.database import Row, read_time, time_text
-from penstock.lake.paths import relative_to, resolve
+from penstock.lake.feed import feed_paths
+from penstock.lake.model import relative_to, resolve
 from penstock.lake.reader import Reader
 
 if TYPE_CHECKING:
     from penstock.lake.catalog import Catalog
 
+SNAPSHOTS_KEPT_MS: Final = 86_400_000
+"""How long snapshots are kept by default, in a lake that Penstock made."""
 STEP_SNAPSHOTS: Final = 1_000
 """Maximum snapshots expired in one transaction."""
 
@@ -150,7 +153,8 @@ def before(catalog: Catalog, age_ms: int) -> datetime:
 
 
 def named_files(reader: Reader) -> Iterator[str]:
-    """Every path in the catalog: in any snapshot, or scheduled for deletion."""
+    """Every path in the catalog: in any snapshot, in a change feed, or scheduled for deletion."""
+    yield from feed_paths(reader)
     places = _table_places(reader)
     for source in ("ducklake_data_file", "ducklake_delete_file"):
         for table_id, path, relative in reader.rows(

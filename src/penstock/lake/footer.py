@@ -63,9 +63,7 @@ def name_map(schema: pa.Schema, columns: Iterable[Column], path: str) -> tuple[N
     known = {column.name.lower(): column for column in columns}
     strangers = [field.name for field in schema if field.name.lower() not in known]
     if strangers:
-        raise Rejected(
-            f"expected {path!r} to hold columns of the table only, found {', '.join(strangers)}"
-        )
+        raise Rejected(f"{path!r} has columns that the table has not: {', '.join(strangers)}")
     return tuple(_map_entry(field, known[field.name.lower()], field.name) for field in schema)
 
 
@@ -256,7 +254,10 @@ def _map_entry(field: pa.Field, column: Column, source: str) -> NameMap:
         known: Mapping[str, Column] = {child.name.lower(): child for child in column.children}
         strangers = [child.name for child in children if child.name.lower() not in known]
         if strangers:
-            raise Rejected(f"expected fields of {column.name!r} only, found {', '.join(strangers)}")
+            raise Rejected(
+                f"the file has fields of {column.name!r} that the table has not: "
+                f"{', '.join(strangers)}"
+            )
         below = [_map_entry(c, known[c.name.lower()], c.name) for c in children]
     elif children:
         # DuckDB's names for the fields below a list or a map in a file.

@@ -1,12 +1,18 @@
-"""Parquet files of the lake: written from Arrow with field ids, described by their footers."""
+"""Parquet files of the lake: written from Arrow with field ids, described by their footers.
+
+A commit writes one delete file per data file, replacing any earlier one: DuckDB 1.5 keeps a single
+one, whose rows record the snapshot that deleted them. That snapshot's id is only known inside the
+commit, so a file written for another id is written again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 from uuid import uuid4
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -28,12 +34,13 @@ from penstock.lake.footer import (
     leaf_ids,
     name_map,
 )
-from penstock.lake.model import NewFile
-from penstock.lake.paths import joined
+from penstock.lake.model import DeleteFile, NewFile, joined
+from penstock.lake.scan import read_delete_file
+from penstock.lake.selection import Positions
 from penstock.lake.storage import Storage
+from penstock.lake.transaction import AddDeleteFile, DeleteRows, LakeTransaction, Operation
 
 FOOTER_TAIL_BYTES: Final = 8
-INTERNAL: Final = frozenset((ROW_ID_FIELD, SNAPSHOT_FIELD))
 _DELETE_SCHEMA: Final = pa.schema(
     [
         pa.field("file_path", pa.string(), metadata={FIELD_ID: b"2147483646"}),
@@ -80,10 +87,7 @@ def write_file(
     storage.create_directory(directory)
     footer: list[pq.FileMetaData] = []
     with storage.open_output(path) as sink:
-        pq.write_table(
-            table, sink, **_OPTIONS, write_statistics=_bounded(columns, nans),
-            metadata_collector=footer,
-        )  # fmt: skip
+        _write(table, sink, write_statistics=_bounded(columns, nans), metadata_collector=footer)
     storage.sync(path)
     (metadata,) = footer
     ids = leaf_ids(metadata.schema.to_arrow_schema(), None)
@@ -101,28 +105,37 @@ def write_delete_file(
     storage: Storage,
     directory: str,
     data_path: str,
-    positions: Iterable[tuple[int, int]],
+    positions: Positions,
     *,
-    with_snapshots: bool,
+    snapshots: Positions | None = None,
     token: str | None = None,
 ) -> NewFile:
-    """Write a delete file: positions in a data file, each with the snapshot that deleted it."""
-    listed = sorted(positions)
-    columns: dict[str, Any] = {
-        "file_path": pa.array([data_path] * len(listed), pa.string()),
-        "pos": pa.array([position for position, _ in listed], pa.int64()),
-    }
-    table = pa.table(columns, schema=_DELETE_SCHEMA)
-    if with_snapshots:
-        snapshots = pa.array([snapshot for _, snapshot in listed], pa.int64())
-        table = table.append_column(_SNAPSHOT_COLUMN, snapshots)
+    """Write a delete file: ascending positions in a data file, and the snapshots that deleted them.
+
+    Without `snapshots` all were deleted by the one that the file begins with.
+    """
+    count = len(positions)
+    columns = [pa.repeat(data_path, count), pa.array(positions, pa.int64())]
+    table = pa.Table.from_arrays(columns, schema=_DELETE_SCHEMA)
+    if snapshots is not None:
+        table = table.append_column(_SNAPSHOT_COLUMN, pa.array(snapshots, pa.int64()))
     path = joined(directory, file_name(token).replace(".parquet", "-delete.parquet"))
     storage.create_directory(directory)
     with storage.open_output(path) as sink:
-        pq.write_table(table, sink, **_OPTIONS)
+        _write(table, sink)
     storage.sync(path)
     size, footer = _sizes(storage, path)
-    return NewFile(path, len(listed), size, footer)
+    return NewFile(path, count, size, footer)
+
+
+def _write(table: pa.Table, sink: pa.NativeFile, **options: Any) -> None:
+    try:
+        pq.write_table(table, sink, **_OPTIONS, **options)
+    except RuntimeError as error:
+        # Its cleanup asks for the footer of a file that was not finished, and so hides why.
+        if isinstance(error.__context__, OSError):
+            raise error.__context__ from None
+        raise
 
 
 def describe_file(
@@ -151,7 +164,7 @@ def describe_file(
         if read_nans:
             stats = _with_nans(file, ids, columns, stats)
     if not stats:
-        raise Rejected(f"expected columns of the table in {path!r}, found none of them")
+        raise Rejected(f"{path!r} has none of the table's columns")
     size, footer = _sizes(storage, path)
     return NewFile(path, metadata.num_rows, size, footer, stats, names, embedded)
 
@@ -168,7 +181,7 @@ def conform(columns: tuple[Column, ...], rows: pa.Table) -> pa.Table:
     for field in schema:
         array = rows.column(field.name)
         if not field.nullable and array.null_count:
-            raise Rejected(f"expected no NULL in column {field.name!r}, found {array.null_count}")
+            raise Rejected(f"column {field.name!r} has {array.null_count} NULLs, and takes none")
         arrays.append(_cast(array, field))
     # Parquet has no timestamps in seconds, and no intervals of Arrow's kind.
     fields = [_stored(field) for field in schema]
@@ -189,9 +202,7 @@ def _stored(field: pa.Field) -> pa.Field:
     if field.type == pa.timestamp("s"):
         return field.with_type(pa.timestamp("us"))
     if field.type == pa.month_day_nano_interval():
-        raise Rejected(
-            f"expected a type that is written to Parquet in column {field.name!r}, found interval"
-        )
+        raise Rejected(f"column {field.name!r} is an interval, which Parquet cannot hold")
     return field
 
 
@@ -254,3 +265,58 @@ def _sizes(storage: Storage, path: str) -> tuple[int, int]:
         source.seek(size - FOOTER_TAIL_BYTES)
         tail = source.read(FOOTER_TAIL_BYTES)
     return size, int.from_bytes(tail[:4], "little")
+
+
+class Materialiser:
+    """Turns the deletes of a transaction into delete files for a given snapshot."""
+
+    def __init__(self, storage: Storage, transaction: LakeTransaction) -> None:
+        self._storage = storage
+        self._transaction = transaction
+        self._first: dict[int, AddDeleteFile] = {}
+        self._written: tuple[int, list[Operation]] | None = None
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether the transaction needs any delete file."""
+        return any(isinstance(op, DeleteRows) for op in self._transaction.operations)
+
+    def __call__(self, snapshot_id: int) -> list[Operation]:
+        """The transaction's operations, with every delete file written."""
+        if not self.is_needed:
+            return self._transaction.operations
+        if self._written is None or self._written[0] != snapshot_id:
+            self._written = (snapshot_id, list(self._operations(snapshot_id)))
+        return self._written[1]
+
+    def _operations(self, snapshot_id: int) -> Iterator[Operation]:
+        for index, operation in enumerate(self._transaction.operations):
+            if not isinstance(operation, DeleteRows):
+                yield operation
+                continue
+            current = [delete for delete in operation.file.deletes if delete.end is None]
+            if current:
+                yield self._write(operation, current[0], snapshot_id)
+            else:
+                # The first delete file of a data file names no snapshot, so it is valid for any and
+                # written once.
+                if index not in self._first:
+                    self._first[index] = self._write(operation, None, snapshot_id)
+                yield self._first[index]
+
+    def _write(
+        self, operation: DeleteRows, replaces: DeleteFile | None, snapshot_id: int
+    ) -> AddDeleteFile:
+        positions, snapshots = np.unique(operation.positions), None
+        if replaces is not None:
+            before, begun = read_delete_file(self._storage, replaces)
+            both = np.concatenate([positions, before])
+            deleted_at = np.concatenate([np.full(len(positions), snapshot_id, np.int64), begun])
+            order = np.lexsort((deleted_at, both))  # the first snapshot that deleted a row counts
+            positions, first = np.unique(both[order], return_index=True)
+            snapshots = deleted_at[order][first]
+        file = write_delete_file(
+            self._storage, operation.table.path, operation.file.path, positions,
+            snapshots=snapshots, token=self._transaction.token,
+        )  # fmt: skip
+        return AddDeleteFile(operation.table, operation.file.id, file, replaces)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from penstock.lake.ddl import inlined_delete_table
-from penstock.lake.draft import Draft
-from penstock.lake.model import DataFile, NameMap, NewFile, TableInfo
-from penstock.lake.paths import relative_to
-from penstock.lake.plan_stats import count, counters_of, learn
+from penstock.lake.draft import Draft, count, counters_of, learn
+from penstock.lake.model import DataFile, NameMap, NewFile, TableInfo, relative_to
 from penstock.lake.transaction import (
     AddDeleteFile,
     AddFiles,

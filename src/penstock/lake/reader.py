@@ -23,8 +23,8 @@ from penstock.lake.model import (
     Snapshot,
     TableInfo,
     ViewInfo,
+    resolve,
 )
-from penstock.lake.paths import resolve
 from penstock.lake.values import read_default, read_value
 
 _ALIVE: Final = "? >= {0}begin_snapshot AND ({0}end_snapshot IS NULL OR ? < {0}end_snapshot)"
@@ -80,7 +80,7 @@ class Reader:
         """The newest snapshot."""
         found = self.rows(_SNAPSHOT + "ORDER BY s.snapshot_id DESC LIMIT 1")
         if not found:
-            raise Corrupt("expected at least one snapshot in the catalog, found none")
+            raise Corrupt("the catalog has no snapshot")
         return _snapshot(found[0])
 
     def snapshot(self, number: int) -> Snapshot:
@@ -91,7 +91,7 @@ class Reader:
         latest = self.latest()
         if number > latest.id or number < 0:
             raise Rejected(f"expected a snapshot up to {latest.id}, found {number}")
-        raise Gone(f"expected snapshot {number} to be kept, found that it expired", snapshot=number)
+        raise Gone(f"snapshot {number} has expired", snapshot=number)
 
     def snapshot_at(self, moment: datetime) -> Snapshot:
         """The newest snapshot at a given time."""
@@ -101,7 +101,7 @@ class Reader:
         )
         if found:
             return _snapshot(found[0])
-        raise Gone(f"expected a snapshot of {moment.isoformat()} or before, found only newer ones")
+        raise Gone(f"snapshots of {moment.isoformat()} and before have expired")
 
     def snapshots(self) -> list[Snapshot]:
         """All retained snapshots, oldest first."""
@@ -156,6 +156,17 @@ class Reader:
             "GROUP BY table_id HAVING count(*) >= ?",
             files_min,
         )
+        return {number for (number,) in found}
+
+    def tables_of_worn_files(self, rows_min: int, share: float) -> set[int]:
+        """The ids of tables with a large file of which delete files remove a share of the rows."""
+        found = self.rows(
+            "SELECT DISTINCT f.table_id FROM ducklake_data_file f JOIN ducklake_delete_file d "
+            "ON d.data_file_id = f.data_file_id AND d.end_snapshot IS NULL "
+            "WHERE f.end_snapshot IS NULL AND f.record_count >= ? "
+            "AND d.delete_count >= f.record_count * ?",
+            rows_min, share,
+        )  # fmt: skip
         return {number for (number,) in found}
 
     def _one(self, sql: str, *parameters: Any) -> int | None:
@@ -215,7 +226,7 @@ class Reader:
         schema, _, bare = name.rpartition(".")
         found = self.tables(at.id, name=(schema or "main", bare))
         if not found:
-            raise Rejected(f"expected a table {name!r} in snapshot {at.id}, found none", table=name)
+            raise Rejected(f"there is no table {name!r} in snapshot {at.id}", table=name)
         self.known.put(at.schema_version, name, found[0])
         return found[0]
 

@@ -127,7 +127,7 @@ def _moved_changes(
 
 def _ids(story: FileHistory) -> Positions:
     if story.row_ids is None:
-        raise ValueError(f"expected the row ids of data file {story.file.id}, found none")
+        raise ValueError(f"the row ids of data file {story.file.id} were not read")
     return story.row_ids
 
 

@@ -17,8 +17,16 @@ import pyarrow as pa
 from penstock.kernel.errors import Rejected
 from penstock.lake.columns import Column, check_free, column_named, columns_of, last_id
 from penstock.lake.ddl import check_width
-from penstock.lake.model import DataFile, DeleteFile, NewFile, SchemaInfo, Snapshot, TableInfo
-from penstock.lake.paths import directory_for, joined
+from penstock.lake.model import (
+    DataFile,
+    DeleteFile,
+    NewFile,
+    SchemaInfo,
+    Snapshot,
+    TableInfo,
+    directory_for,
+    joined,
+)
 from penstock.lake.selection import FileRows, Positions
 
 
@@ -42,13 +50,6 @@ class CreateSchema:
 
     schema: SchemaInfo
     uuid: str
-
-
-@dataclass(frozen=True, slots=True)
-class DropSchema:
-    """End an empty schema."""
-
-    schema: SchemaInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +172,7 @@ class RewriteFiles:
 
 
 Operation = (
-    CreateSchema | DropSchema | CreateTable | DropTable | RenameTable | AlterColumns | SetComment
+    CreateSchema | CreateTable | DropTable | RenameTable | AlterColumns | SetComment
     | AddFiles | EndFiles | EndContents | DeletePositions | DeleteRows | AddDeleteFile
     | DeleteInlined
     | MergeFiles | RewriteFiles
@@ -197,7 +198,7 @@ class Expectation:
 
 
 @dataclass(slots=True)
-class Transaction:
+class LakeTransaction:
     """Records changes against `base`. Methods return the new object, for use in later calls."""
 
     base: Snapshot
@@ -217,10 +218,6 @@ class Transaction:
         schema = SchemaInfo(self._provisional(), name, path)
         self.operations.append(CreateSchema(schema, uuid))
         return schema
-
-    def drop_schema(self, schema: SchemaInfo) -> None:
-        """End a schema; the commit is refused if it contains tables or views."""
-        self.operations.append(DropSchema(schema))
 
     def create_table(
         self,
@@ -256,7 +253,7 @@ class Transaction:
     ) -> TableInfo:
         """Add a column; `default` is the text of its value in older rows, otherwise NULL."""
         if field.name.lower() in {column.name.lower() for column in table.columns}:
-            raise Rejected(f"expected a new column, found {field.name!r} in {table.qualified}")
+            raise Rejected(f"{table.qualified} has a column {field.name!r} already")
         first_id = self._next_column_id(table)
         (column,) = columns_of(pa.schema([field]), first_id)
         column = replace(column, initial_default=default, default=default)
@@ -269,7 +266,9 @@ class Transaction:
         column = column_named(table.columns, name)
         left = tuple(other for other in table.columns if other.id != column.id)
         if not left:
-            raise Rejected(f"expected {table.qualified} to keep a column, found only {name!r}")
+            raise Rejected(
+                f"{name!r} is the only column of {table.qualified}: drop the table instead"
+            )
         self.operations.append(AlterColumns(table, tuple(_ids(column)), (), left))
         return replace(table, columns=left)
 
@@ -277,7 +276,9 @@ class Transaction:
         """Rename a column; its field id keeps its data."""
         column = column_named(table.columns, name)
         if to.lower() in {other.name.lower() for other in table.columns if other != column}:
-            raise Rejected(f"expected a new name for {name!r}, found {to!r} in {table.qualified}")
+            raise Rejected(
+                f"{name!r} cannot be renamed: {table.qualified} has a column {to!r} already"
+            )
         check_free(to)
         renamed = replace(column, name=_named(to))
         columns = tuple(renamed if other.id == column.id else other for other in table.columns)
@@ -373,5 +374,5 @@ def _ids(column: Column) -> Iterable[int]:
 
 def _named(name: str) -> str:
     if not name or "\0" in name:
-        raise Rejected(f"expected a name of at least one character, found {name!r}")
+        raise Rejected("a name must not be empty")
     return name

@@ -48,11 +48,11 @@ def read_default(column: Column) -> Any:
 def _scalar(kind: str, value: Any) -> Any:
     reader = _READERS.get(kind.partition("(")[0])
     if reader is None:
-        raise Corrupt(f"expected a value of a type with texts, found {kind}")
+        raise Corrupt(f"values of type {kind} have no text")
     try:
         return reader(value)
     except (ValueError, ArithmeticError, TypeError, AttributeError) as error:
-        raise Corrupt(f"expected a text of type {kind}, found {value!r}") from error
+        raise Corrupt(f"{value!r} is not the text of a {kind}") from error
 
 
 def _boolean(value: Any) -> bool:
@@ -254,5 +254,5 @@ class _Nested:
 
     def _broken(self, column: Column) -> Corrupt:
         return Corrupt(
-            f"expected the text of a {column.type} for column {column.name!r}, found {self._text!r}"
+            f"{self._text!r} is not the text of a {column.type}, the type of column {column.name!r}"
         )

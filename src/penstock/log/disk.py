@@ -341,9 +341,7 @@ def take_lock(path: str, lock: Callable[[], Callable[[], None]]) -> Callable[[],
     try:
         return lock()
     except BlockingIOError as error:
-        raise AlreadyOpen(
-            f"expected {path} to be free, found it {error.strerror}", path=path
-        ) from None
+        raise AlreadyOpen(f"{path} is already open: it is {error.strerror}", path=path) from None
 
 
 def lock_directory(path: Path) -> Callable[[], None]:

@@ -25,7 +25,7 @@ SLICE_NS: Final = 2_000_000
 CLIENT_MAX: Final = 2_048
 
 
-class Work(IntEnum):
+class WorkKind(IntEnum):
     """The classes of work, from the least to the most urgent."""
 
     MAINTENANCE = 0  # restore, drain barriers, snapshots, compaction
@@ -81,11 +81,11 @@ class WorkQueues:
     """Waiting work in four classes; `take` serves them by weight."""
 
     def __init__(self) -> None:
-        self._queues: tuple[deque[_Item], ...] = tuple(deque() for _ in Work)
-        self._ready: FairQueue[Work] = FairQueue(WEIGHTS)
+        self._queues: tuple[deque[_Item], ...] = tuple(deque() for _ in WorkKind)
+        self._ready: FairQueue[WorkKind] = FairQueue(WEIGHTS)
         self.waiting = 0
 
-    def put(self, kind: Work, item: _Item) -> None:
+    def put(self, kind: WorkKind, item: _Item) -> None:
         """Queue work at the end of its class."""
         self._queues[kind].append(item)
         self._ready.mark(kind, kind, 0)
@@ -110,7 +110,7 @@ class WorkQueues:
             dropped.append(self.take())
         return dropped
 
-    def depth(self, kind: Work) -> int:
+    def depth(self, kind: WorkKind) -> int:
         """How much work of a class is waiting."""
         return len(self._queues[kind])
 
@@ -155,7 +155,7 @@ class PartitionExecutor:
             self.phase = Phase.SERVING
             self._serving = True
 
-    def submit(self, kind: Work, run: Run, on_dropped: OnDropped | None = None) -> None:
+    def submit(self, kind: WorkKind, run: Run, on_dropped: OnDropped | None = None) -> None:
         """Run work now or in its turn, or raise at once and change nothing.
 
         `on_dropped` is called with the error if the partition fails before that.
@@ -185,14 +185,14 @@ class PartitionExecutor:
             self._busy = True
             self._call_soon(self._run)
 
-    def refusal(self, kind: Work) -> PenstockError | None:
+    def refusal(self, kind: WorkKind) -> PenstockError | None:
         """Why work of a class would be refused now, or None."""
         phase = self.phase
         if phase is Phase.FAILED:
             return self.failure()
-        if phase is Phase.STOPPED or (phase is Phase.STOPPING and kind is not Work.REPLICATION):
+        if phase is Phase.STOPPED or (phase is Phase.STOPPING and kind is not WorkKind.REPLICATION):
             return Stopped(f"partition {self.partition} is stopping and takes no new work")
-        if kind is not Work.CLIENT:
+        if kind is not WorkKind.CLIENT:
             return None
         if phase is not Phase.SERVING:
             return RestoreInProgress(f"partition {self.partition} is still reading its log")
@@ -246,13 +246,13 @@ class PartitionExecutor:
             _text(self.error) if self.error is not None else None,
             place.get("file"),
             place.get("offset"),
-            {kind.name.lower(): self._queues.depth(kind) for kind in reversed(Work)},
+            {kind.name.lower(): self._queues.depth(kind) for kind in reversed(WorkKind)},
             self.served,
         )
 
-    def _completes(self, kind: Work) -> bool:
+    def _completes(self, kind: WorkKind) -> bool:
         """Whether a stopping partition still waits for this kind."""
-        return self.phase is Phase.STOPPING and kind is Work.REPLICATION
+        return self.phase is Phase.STOPPING and kind is WorkKind.REPLICATION
 
     def _run(self, used_ns: int = 0) -> None:
         """Serve waiting work until the slice is used up; the rest follows other partitions."""

@@ -16,12 +16,12 @@ from typing import Final, Protocol
 
 from penstock.kernel.clock import Clock
 from penstock.kernel.errors import Rejected
-from penstock.kernel.seldom import Seldom, and_others
+from penstock.kernel.text import Seldom, and_others
 from penstock.kernel.units import MIB
 from penstock.log.executor import PartitionExecutor
 from penstock.log.queues import QueueLimits, SchedulerStatus
 from penstock.log.reads import ReadOptions, ReadRange, ReadScheduler
-from penstock.log.store import Append, Bounds, Entry, Operation, SetHardState, Store, Sync
+from penstock.log.store import Append, Bounds, LogEntry, LogStore, Operation, SetHardState, Sync
 from penstock.log.wal import Wal, WalOptions
 
 OnDurable = Callable[[Exception | None], None]
@@ -45,13 +45,13 @@ class Journal(Protocol):
         """Make everything appended so far durable."""
         ...
 
-    async def read(self, partition: int, wanted: ReadRange) -> list[Entry]:
+    async def read(self, partition: int, wanted: ReadRange) -> list[LogEntry]:
         """Entries of a partition, from the read scheduler."""
         ...
 
 
 @dataclass(slots=True)
-class Backlog:
+class LogBacklog:
     """Bytes of all partitions that wait for the log, and bytes it has written."""
 
     waiting: int = 0
@@ -63,7 +63,7 @@ class LocalJournal:
 
     def __init__(
         self,
-        store: Store,
+        store: LogStore,
         *,
         partitions: int,
         loop: asyncio.AbstractEventLoop,
@@ -76,7 +76,7 @@ class LocalJournal:
         self._loop = loop
         self._clock = clock
         self._failures_told = Seldom()
-        self.backlog = Backlog()  # counted by the writers
+        self.backlog = LogBacklog()  # counted by the writers
         limits = QueueLimits(depth_max=1 << 20)
         options = WalOptions(group_bytes_max=16 * MIB, limits=limits)
         self.wal = Wal(store, options, loop=loop, clock=clock)
@@ -127,7 +127,7 @@ class LocalJournal:
     def append(self, partition: int, payload: bytes, on_durable: OnDurable, *, sync: bool) -> None:
         """Append one entry; the callback runs once it is written, and synced if requested."""
         index = self._next_index[partition]
-        operation = Append(partition, (Entry(index, _TERM, payload),))
+        operation = Append(partition, (LogEntry(index, _TERM, payload),))
         synced = partition if sync else None
         self.wal.submit(operation, partial(self._answer, on_durable, synced), sync=sync)
         self._next_index[partition] = index + 1
@@ -173,11 +173,11 @@ class LocalJournal:
         self._in_flight += 1
         self.wal.submit(operation, partial(self._answer, on_durable, operation.partition))
 
-    async def read(self, partition: int, wanted: ReadRange) -> list[Entry]:
+    async def read(self, partition: int, wanted: ReadRange) -> list[LogEntry]:
         """Entries of a partition, from the read scheduler."""
         return await self.reads.read(partition, wanted)
 
-    def entries(self, partition: int, first_index: int) -> Iterator[Entry]:
+    def entries(self, partition: int, first_index: int) -> Iterator[LogEntry]:
         """Every entry of a partition from an index on, read synchronously: for a restore."""
         while True:
             found = self.store.read(
@@ -248,13 +248,13 @@ class LocalJournal:
         on_durable(error)
 
 
-def partitions_of(store: Store) -> int:
+def partitions_of(store: LogStore) -> int:
     """The number of partitions a log was created with; 0 for a new one."""
     known = store.partitions()
     return known[-1] + 1 if known else 0
 
 
-def check_partitions(store: Store, partitions: int) -> None:
+def check_partitions(store: LogStore, partitions: int) -> None:
     """Refuse a number of partitions other than the one the log was created with.
 
     With another number, names would map to other partitions and their entries would seem lost.

@@ -25,7 +25,7 @@ from penstock.log.queues import (
     SchedulerStatus,
     Stopped,
 )
-from penstock.log.store import Entry, Store
+from penstock.log.store import LogEntry, LogStore
 
 T = TypeVar("T")
 OnRead = Callable[[Any], None]
@@ -74,7 +74,7 @@ class ReadScheduler:
 
     def __init__(
         self,
-        store: Store,
+        store: LogStore,
         options: ReadOptions | None = None,
         *,
         loop: asyncio.AbstractEventLoop,
@@ -116,15 +116,15 @@ class ReadScheduler:
         self._queues.put(_Read(partition, wanted, on_read))
         self._dispatch()
 
-    async def read(self, partition: int, wanted: ReadRange) -> list[Entry]:
+    async def read(self, partition: int, wanted: ReadRange) -> list[LogEntry]:
         """Wait for a range of a partition's log."""
-        found: list[Entry] = await self.run(partition, wanted)
+        found: list[LogEntry] = await self.run(partition, wanted)
         return found
 
     async def run(self, partition: int, wanted: ReadRange | Callable[[], T]) -> Any:
         """Wait for a read of any kind."""
         future: asyncio.Future[Any] = self._loop.create_future()
-        self.submit(partition, wanted, partial(_resolve, future))
+        self.submit(partition, wanted, partial(resolve, future))
         return await future
 
     async def stop(self) -> None:
@@ -209,13 +209,13 @@ class ReadScheduler:
         return answers
 
     def _share(
-        self, partition: int, wanted: ReadRange, found: list[Entry] | Exception
-    ) -> list[Entry] | Exception:
+        self, partition: int, wanted: ReadRange, found: list[LogEntry] | Exception
+    ) -> list[LogEntry] | Exception:
         """A request's part of a merged result, or a separate call."""
         taken = None if isinstance(found, Exception) else cut(found, wanted)
         return self._call(partition, wanted) if taken is None else taken
 
-    def _call(self, partition: int, wanted: ReadRange) -> list[Entry] | Exception:
+    def _call(self, partition: int, wanted: ReadRange) -> list[LogEntry] | Exception:
         self.store_calls += 1
         try:
             return self._store.read(
@@ -257,14 +257,14 @@ def coalesce(ranges: Sequence[ReadRange]) -> list[tuple[ReadRange, list[int]]]:
     return merged
 
 
-def cut(entries: Sequence[Entry], wanted: ReadRange) -> list[Entry] | None:
+def cut(entries: Sequence[LogEntry], wanted: ReadRange) -> list[LogEntry] | None:
     """The part of a merged range for a request; None if the range ended too early to tell."""
     if not entries:
         return []
     skip = wanted.first_index - entries[0].index
     if skip >= len(entries):
         return None
-    taken: list[Entry] = []
+    taken: list[LogEntry] = []
     room = wanted.max_bytes
     for entry in entries[skip : skip + wanted.max_entries]:
         room -= len(entry.payload)
@@ -282,7 +282,8 @@ def _guarded(call: Callable[[], Any]) -> Any:
         return error
 
 
-def _resolve(future: asyncio.Future[Any], answer: Any) -> None:
+def resolve(future: asyncio.Future[T], answer: T | Exception) -> None:
+    """Complete a future with a result or an error, unless its waiter has left."""
     if future.done():
         return
     if isinstance(answer, Exception):

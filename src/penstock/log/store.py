@@ -18,7 +18,7 @@ from typing import NamedTuple, Protocol
 from penstock.kernel.errors import Corrupt, Gone, Rejected, Unavailable, Unknown
 
 
-class Entry(NamedTuple):
+class LogEntry(NamedTuple):
     """One record of a partition's log."""
 
     index: int  # type: ignore[assignment]  # hides a method of tuples that is not used here
@@ -30,7 +30,7 @@ class Append(NamedTuple):
     """Add entries; the first index must follow the partition's last one."""
 
     partition: int
-    entries: Sequence[Entry]
+    entries: Sequence[LogEntry]
 
 
 class SetHardState(NamedTuple):
@@ -154,7 +154,7 @@ class UnknownFormat(Corrupt):
     code = "unknown_format"
 
 
-class Closed(Unavailable):
+class StoreClosed(Unavailable):
     """The store is closed; open it again."""
 
     code = "closed"
@@ -186,7 +186,7 @@ class Underway(Protocol):
         ...
 
 
-class Store(Protocol):
+class LogStore(Protocol):
     """Blocking storage for the logs of many partitions.
 
     Several threads may `write` at a time if no partition is in two of their groups. Any thread may
@@ -221,7 +221,7 @@ class Store(Protocol):
 
     def read(
         self, partition: int, first_index: int, *, max_entries: int, max_bytes: int
-    ) -> list[Entry]:
+    ) -> list[LogEntry]:
         """Entries from `first_index` on, at least one if any exists, within both limits.
 
         Past the end: an empty list. At or below the boundary: `Compacted`.

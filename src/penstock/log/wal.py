@@ -14,13 +14,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import threading
+import time
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import repeat
+from queue import SimpleQueue
 from typing import Final, NamedTuple, Protocol
 
 from penstock.flow.governor import COMMIT_WINDOW_MS_MIN, hold_ms
@@ -138,7 +140,7 @@ class GroupWindow:
 
     - the loop is busy: until the group is large enough, no more writes arrive, or a millisecond is
       over; a lone write never waits;
-    - very many watchers are being written to, one rank after another: every group that is written
+    - very many watchers are being written to, one batch after another: every group that is written
       meanwhile makes that round longer. With a few groups in a round, a thousand watchers have
       their records sooner (`bench delivery`); here even a lone write waits;
     - the governor widened the commit window: queued writes are collected; a lone write never waits.
@@ -192,7 +194,7 @@ class GroupWindow:
         return hold_ms(self.commit_ms, queued=queued, since_last_ms=since_ms) / 1e3
 
 
-class _Encoded(NamedTuple):
+class _EncodedGroup(NamedTuple):
     """A group encoded for the store, in columns; `staged` is None if it takes several calls."""
 
     group: Group[Write]
@@ -210,6 +212,43 @@ class _Outcome(NamedTuple):
     syncs: int
 
 
+class _WriterThread:
+    """A thread that writes one group after another; it begins with the first.
+
+    Handing it a group takes a sixth of what a `ThreadPoolExecutor` does with its futures, and with
+    a hundred watchers the loop has no time to spare (`bench push`).
+    """
+
+    def __init__(self, write: Callable[[_EncodedGroup], None]) -> None:
+        self._write = write
+        self._groups: SimpleQueue[_EncodedGroup | None] = SimpleQueue()
+        self._writer: threading.Thread | None = None
+
+    def take(self, group: _EncodedGroup) -> None:
+        """Write a group after those taken before."""
+        if self._writer is None:
+            self._writer = threading.Thread(target=self._run, name="wal", daemon=True)
+            self._writer.start()
+        self._groups.put(group)
+
+    def stop(self) -> None:
+        """Return when everything taken is written."""
+        if self._writer is not None:
+            self._groups.put(None)
+            self._writer.join()
+
+    def _run(self) -> None:
+        while (group := self._groups.get()) is not None:
+            self._write(group)
+
+
+class _Moment(NamedTuple):
+    """A point in time, and the processor time that the loop had used by then."""
+
+    at_ns: int
+    busy_ns: int
+
+
 class Wal:
     """Accepts operations and answers each exactly once, when it is durable or failed.
 
@@ -224,7 +263,10 @@ class Wal:
         *,
         loop: asyncio.AbstractEventLoop,
         clock: Clock,
+        busy_ns: Callable[[], int] = time.thread_time_ns,
+        chooser: PathChooser | None = None,
     ) -> None:
+        """`busy_ns` is the processor time that the loop's thread has used so far."""
         options = options or WalOptions()
         self._store = store
         self._loop = loop
@@ -233,23 +275,23 @@ class Wal:
         self._group_bytes_max = options.group_bytes_max
         self._direct_max = min(options.group_partitions_max, options.batch_max)
         self._now_ns = clock.monotonic_ns
+        self._busy_ns = busy_ns
         self.window = GroupWindow(clock)
         self.counters = WalCounters()
         self.writes = 0  # in the open group; counted by the writers that add to it
         self._joined: list[Joining] = []
-        self._chooser = PathChooser()
+        self._chooser = chooser or PathChooser()
         self._limits = options.limits
         self._check_from = min(options.limits.depth_max, options.limits.total_max or _NO_LIMIT)
         self._queues: PartitionQueues[Write] = PartitionQueues()
         self._inbox: list[Write] = []
-        self._ahead: _Encoded | None = None
+        self._ahead: _EncodedGroup | None = None
         self._ahead_at = _AHEAD_MIN
-        self._in_flight: deque[tuple[_Encoded, Underway, int]] = deque()  # with the start time
-        self._on_thread: _Encoded | None = None  # while there is one, nothing is in flight
-        self._thread_began_ns = 0
-        self._landed_ns = 0
+        self._in_flight: deque[tuple[_EncodedGroup, Underway, _Moment]] = deque()
+        self._on_thread: _EncodedGroup | None = None  # while there is one, nothing is in flight
+        self._thread_began = self._landed = _Moment(0, 0)
         self._done_fd = _NO_FD
-        self._thread_pool = ThreadPoolExecutor(1, thread_name_prefix="wal")
+        self._writer = _WriterThread(self._write)
         self._scheduled = False
         self._hold_timer: asyncio.TimerHandle | None = None
         self._running = False
@@ -315,7 +357,7 @@ class Wal:
         if self._done_fd != _NO_FD:
             self._loop.remove_reader(self._done_fd)
             self._done_fd = _NO_FD
-        self._thread_pool.shutdown()
+        self._writer.stop()
 
     def status(self) -> SchedulerStatus:
         """A snapshot for people."""
@@ -378,7 +420,7 @@ class Wal:
         if self._drained is not None and not self._drained.done() and self._taken == self._served:
             self._drained.set_result(None)
 
-    def _prepare(self) -> _Encoded | None:
+    def _prepare(self) -> _EncodedGroup | None:
         """Take and encode the next group, if there is one that need not wait for more.
 
         While others are in flight it pays to wait until it is as large as those.
@@ -409,16 +451,16 @@ class Wal:
         for piece in arrived:
             self._queues.put(piece)
 
-    def _launch(self, following: _Encoded) -> bool:
+    def _launch(self, following: _EncodedGroup) -> bool:
         """Start a group on the disk or on the thread; keep it if groups in flight must end first.
 
         Returns True if another one may be started.
         """
         underway = None
-        now_ns = self._now_ns()
+        began = self._moment()
         try:
             staged = following.staged
-            if staged is not None and following.sync and self._chooser.picks_async(now_ns):
+            if staged is not None and following.sync and self._chooser.picks_async(began.at_ns):
                 underway = self._store.begin(staged, sync=True)
         except Exception:
             _LOGGER.debug("a group cannot begin; its call will say why", exc_info=True)
@@ -428,16 +470,16 @@ class Wal:
         self.window.began()
         if underway is None:
             self._on_thread = following
-            self._thread_began_ns = now_ns
-            self._thread_pool.submit(self._write, following)
+            self._thread_began = began
+            self._writer.take(following)
             return False
-        self._in_flight.append((following, underway, now_ns))
+        self._in_flight.append((following, underway, began))
         if self._done_fd != underway.done_fd:
             self._done_fd = underway.done_fd
             self._loop.add_reader(self._done_fd, self._on_done_fd)
         return True
 
-    def _write(self, following: _Encoded) -> None:
+    def _write(self, following: _EncodedGroup) -> None:
         """Runs on the thread."""
         began_ns = self._now_ns()
         if following.staged is None:
@@ -445,15 +487,19 @@ class Wal:
         else:
             outcome = _write_whole(following, self._store)
         took_ns = self._now_ns() - began_ns
-        self._loop.call_soon_threadsafe(self._thread_done, outcome, took_ns)
+        with suppress(RuntimeError):  # the loop ended without `stop`: there is nobody to answer
+            self._loop.call_soon_threadsafe(self._thread_done, outcome, took_ns)
 
     def _thread_done(self, outcome: _Outcome, took_ns: int) -> None:
         written, self._on_thread = self._on_thread, None
         if written is not None:
             if written.sync:
-                now_ns = self._now_ns()
-                self._chooser.thread_took(now_ns - self._thread_began_ns, now_ns)
+                now = self._moment()
+                self._chooser.thread_took(_idle_ns(self._thread_began, now), now.at_ns)
             self._finish(written, outcome, took_ns)
+
+    def _moment(self) -> _Moment:
+        return _Moment(self._now_ns(), self._busy_ns())
 
     def _on_done_fd(self) -> None:
         with suppress(BlockingIOError):
@@ -465,20 +511,20 @@ class Wal:
         for _ in range(_GROUPS_A_TURN):
             if not self._in_flight or not self._in_flight[0][1].is_done():
                 return
-            written, underway, began_ns = self._in_flight.popleft()
-            now_ns = self._now_ns()
+            written, underway, began = self._in_flight.popleft()
+            now = self._moment()
             # Two in flight at a time take twice as long; that does not count as late.
-            self._chooser.async_took(now_ns - max(began_ns, self._landed_ns), now_ns)
-            self._landed_ns = now_ns
+            self._chooser.async_took(_idle_ns(max(began, self._landed), now), now.at_ns)
+            self._landed = now
             try:
                 outcome = _outcome(written.partitions, underway.finish(), sync=True)
             except Exception as error:
                 outcome = _nothing_written(written.partitions, error)
-            self._finish(written, outcome, self._now_ns() - began_ns)
+            self._finish(written, outcome, self._now_ns() - began.at_ns)
         if self._in_flight:
             self._loop.call_soon(self._land)  # its eventfd may already have been read
 
-    def _finish(self, written: _Encoded, outcome: _Outcome, took_ns: int) -> None:
+    def _finish(self, written: _EncodedGroup, outcome: _Outcome, took_ns: int) -> None:
         """Complete a group: start the next one on the disk, then answer this one."""
         group = written.group
         self._queues.finish(group)
@@ -493,17 +539,22 @@ class Wal:
         self._go()
 
 
-def _encode(group: Group[Write], store: GroupStore, group_bytes_max: int) -> _Encoded:
+def _idle_ns(began: _Moment, ended: _Moment) -> int:
+    """For how long the loop had nothing to do in between: its own work delays both paths alike."""
+    return max(0, ended.at_ns - began.at_ns - (ended.busy_ns - began.busy_ns))
+
+
+def _encode(group: Group[Write], store: GroupStore, group_bytes_max: int) -> _EncodedGroup:
     partitions, operations, callbacks, syncs = zip(*group.work, strict=True)
     staged: Sequence[Operation] | None = operations
     try:
         staged = store.stage(operations, group_bytes_max)
     except Exception:
         _LOGGER.debug("a group cannot be staged; its write will say why", exc_info=True)
-    return _Encoded(group, partitions, staged, callbacks, True in syncs)
+    return _EncodedGroup(group, partitions, staged, callbacks, True in syncs)
 
 
-def _write_whole(group: _Encoded, store: GroupStore) -> _Outcome:
+def _write_whole(group: _EncodedGroup, store: GroupStore) -> _Outcome:
     assert group.staged is not None, "what is not staged is written in parts"
     try:
         failed = store.write(group.staged, sync=group.sync)
@@ -522,7 +573,7 @@ def _write_parts(work: Sequence[Write], store: GroupStore, group_bytes_max: int)
         size = payload_bytes([piece[1]]) if piece else 0
         if part and (piece is None or size > room):
             partitions, operations, callbacks, flags = zip(*part, strict=True)
-            encoded = _Encoded(
+            encoded = _EncodedGroup(
                 Group((), part), partitions, operations, callbacks, sync=True in flags
             )
             outcome = _write_whole(encoded, store)

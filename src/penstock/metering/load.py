@@ -43,7 +43,7 @@ class Target:
     tls: ssl.SSLContext | None = None
 
 
-class Load:
+class LoadGenerator:
     """A running load. `arrivals.factor` may be turned at any time: that is a burst."""
 
     def __init__(self, target: Target, fleet: Fleet, shape: Shape) -> None:
@@ -64,7 +64,9 @@ class Load:
         self._due = [0] * fleet.devices
         self._wakes = [asyncio.Event() for _ in range(fleet.devices)]
         self._next = 0
+        self._is_ending = False
         self._is_over = False
+        """Nothing more falls due. Senders end by this alone: what is offered is sent."""
 
     async def run(
         self, *, seconds: float, on_progress: Callable[[LoadState], None] | None = None
@@ -88,7 +90,7 @@ class Load:
 
     def end(self) -> None:
         """Offer nothing more; `run` returns when all is acknowledged."""
-        self._is_over = True
+        self._is_ending = True
 
     @property
     def trouble(self) -> str | None:
@@ -109,7 +111,7 @@ class Load:
     async def _offer(self, seconds: float, on_progress: Callable[[LoadState], None] | None) -> None:
         loop = asyncio.get_running_loop()
         began_s, offered_ms = loop.time(), 0
-        while offered_ms < seconds * 1_000 and not self._is_over:
+        while offered_ms < seconds * 1_000 and not self._is_ending:
             await asyncio.sleep(TICK_MS / 1_000)
             now_ms = min(int((loop.time() - began_s) * 1_000), int(seconds * 1_000))
             self._fall_due(self.arrivals.take(offered_ms, now_ms - offered_ms))

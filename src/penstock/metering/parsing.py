@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from penstock.metering.errors import BadPayload
+from penstock.metering.price_lookup import decimals
 from penstock.metering.readings import MAGIC, READING_DTYPE, decode, unpack
 
 ENERGY: Final = pa.decimal128(18, 6)
@@ -24,16 +25,12 @@ ENERGY_LIMIT: Final = 10**18
 TIME_MS_MIN, TIME_MS_MAX = -62_135_596_800_000, 253_402_300_799_999
 MESSAGES_AT_ONCE: Final = 1_024
 
-PARSED_DDL: Final = (
-    "_seq BIGINT, _row INT, _reason STRING, device STRING, message_id STRING, "
-    "received_at TIMESTAMP, meter STRING, time TIMESTAMP, energy_wh DECIMAL(18, 6), quality INT"
-)
-_TIME: Final = pa.timestamp("us", tz="UTC")
-_PARSED: Final = pa.schema(
+TIME: Final = pa.timestamp("us", tz="UTC")
+PARSED: Final = pa.schema(
     [
         ("_seq", pa.int64()), ("_row", pa.int32()), ("_reason", pa.string()),
-        ("device", pa.string()), ("message_id", pa.string()), ("received_at", _TIME),
-        ("meter", pa.string()), ("time", _TIME), ("energy_wh", ENERGY), ("quality", pa.int32()),
+        ("device", pa.string()), ("message_id", pa.string()), ("received_at", TIME),
+        ("meter", pa.string()), ("time", TIME), ("energy_wh", ENERGY), ("quality", pa.int32()),
     ]
 )  # fmt: skip
 _POWERS: Final = tuple(10**n for n in range(7))
@@ -68,7 +65,7 @@ def parse_messages(batch: pa.RecordBatch) -> pa.RecordBatch:
     for place, payload in enumerate(payloads):
         try:
             if payload is None:
-                raise BadPayload("encoding", "expected base64 in the record, found something else")
+                raise BadPayload("encoding", "the record does not hold base64")
             if payload[:1] == _MAGIC:
                 rows, scale = unpack(payload)
                 packed.append(rows)
@@ -88,9 +85,9 @@ def parse_messages(batch: pa.RecordBatch) -> pa.RecordBatch:
     if bad:
         made.append(_bad_rows(batch, bad))
     if not made:
-        return pa.RecordBatch.from_pylist([], schema=_PARSED)
+        return pa.RecordBatch.from_pylist([], schema=PARSED)
     table = pa.Table.from_batches(made).combine_chunks()
-    return table.to_batches()[0] if table.num_rows else pa.RecordBatch.from_pylist([], _PARSED)
+    return table.to_batches()[0] if table.num_rows else pa.RecordBatch.from_pylist([], PARSED)
 
 
 _MAGIC: Final = bytes([MAGIC])
@@ -131,8 +128,8 @@ def _packed_rows(
     return (of_message, in_message, columns), bad
 
 
-_ENERGY_REASON: Final = "energy: expected less than 10^12 Wh with at most 6 decimals, found others"
-_TIME_REASON: Final = "time: expected a time of the years 1 to 9999, found another"
+_ENERGY_REASON: Final = "energy: 10^12 Wh or more, or more than 6 decimals"
+_TIME_REASON: Final = "time: not in the years 1 to 9999"
 
 
 def _json_columns(payload: bytes) -> Columns:
@@ -172,25 +169,17 @@ def _rows(
         pc.take(batch.column(name), pa.array(places))
         for name in ("device", "message_id", "received_at")
     ]
-    times = pa.array(found.times.astype(np.int64) * 1_000).cast(_TIME)
+    times = pa.array(found.times.astype(np.int64) * 1_000).cast(TIME)
     return pa.record_batch(
         [
             pc.take(batch.column("_seq"), pa.array(places)),
             pa.array(numbers, pa.int32()),
             pa.nulls(count, pa.string()),
-            shared[0], shared[1], shared[2].cast(_TIME),
-            found.meters, times, decimals(found.micro), pa.array(found.quality, pa.int32()),
+            shared[0], shared[1], shared[2].cast(TIME),
+            found.meters, times, decimals(found.micro, ENERGY), pa.array(found.quality, pa.int32()),
         ],
-        schema=_PARSED,
+        schema=PARSED,
     )  # fmt: skip
-
-
-def decimals(micro: NDArray[Any]) -> pa.Array:
-    """Millionths as decimals: the low and the high half of each, without a detour over texts."""
-    halves = np.empty((len(micro), 2), np.int64)
-    halves[:, 0] = micro
-    halves[:, 1] = halves[:, 0] >> 63
-    return pa.Array.from_buffers(ENERGY, len(micro), [None, pa.py_buffer(halves)])
 
 
 def _bad_rows(batch: pa.RecordBatch, bad: list[tuple[int, str]]) -> pa.RecordBatch:
@@ -202,9 +191,9 @@ def _bad_rows(batch: pa.RecordBatch, bad: list[tuple[int, str]]) -> pa.RecordBat
             pa.nulls(count, pa.int32()),
             pa.array([reason for _, reason in bad], pa.string()),
             *(pc.take(batch.column(name), places) for name in ("device", "message_id")),
-            pc.take(batch.column("received_at"), places).cast(_TIME),
-            *(pa.nulls(count, _PARSED.field(name).type)
+            pc.take(batch.column("received_at"), places).cast(TIME),
+            *(pa.nulls(count, PARSED.field(name).type)
               for name in ("meter", "time", "energy_wh", "quality")),
         ],
-        schema=_PARSED,
+        schema=PARSED,
     )  # fmt: skip

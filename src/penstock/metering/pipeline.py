@@ -6,17 +6,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from penstock.ingest.raw_topic import RAW_TOPIC
-from penstock.metering.parsing import PARSED_DDL, parse_batches
+from penstock.metering.parsing import PARSED, parse_batches
 from penstock.metering.pricing import Pricing
 from penstock.metering.tariffs import SPACE
-from penstock.spark.pipeline.definition import Pipeline
+from penstock.spark.pipeline.definition import ArrowStep, Pipeline
 from penstock.spark.topics.http import TopicAddress
-
-if TYPE_CHECKING:
-    from pyspark.sql.connect.dataframe import DataFrame
 
 READINGS: Final = (
     "meter", "time", "energy_wh", "quality", "device", "message_id", "row_no", "received_at",
@@ -25,6 +22,9 @@ CHARGES: Final = (
     "meter", "time", "energy_wh", "tariff", "price_per_kwh", "charge", "device", "message_id",
     "row_no", "tariffs_epoch", "tariffs_seq",
 )  # fmt: skip
+
+parse: Final = ArrowStep(parse_batches, PARSED)
+"""Messages to readings; one that cannot be read is a row with a reason."""
 
 ASK_S: Final = 2.0
 """How long one try to reach the space may take; the runner retries and reports why."""
@@ -52,9 +52,3 @@ def metering(
         payload="base64",
         horizon=horizon,
     )
-
-
-def parse(raw: DataFrame) -> DataFrame:
-    """Messages to readings; one that cannot be read is a row with a reason."""
-    made: DataFrame = raw.mapInArrow(parse_batches, PARSED_DDL)
-    return made

@@ -100,7 +100,7 @@ class Books:
         if document is ABSENT:
             kept.pop(name, None)
         elif kept is self._strays:
-            kept[name] = f"bad_tariff: expected an id as meters and tariffs have, found {entity!r}"
+            kept[name] = f"bad_tariff: {entity!r} is not the id of a meter or a tariff"
         else:
             kept[name] = _parsed(entity, document, parse_tariff if is_tariff else parse_meter)
 
@@ -167,7 +167,7 @@ def _lists(name: str, found: Tariff | str) -> Iterator[Span]:
         yield Span(EVER, FOREVER, PriceList(name, problem=found))
         return
     begins = [version.valid_from for version in found.versions]
-    early = f"unknown_tariff: expected tariff {name!r} at this time, found that it begins later"
+    early = f"unknown_tariff: tariff {name!r} begins later"
     yield Span(EVER, begins[0], PriceList(name, problem=early))
     for version, end in zip(found.versions, [*begins[1:], FOREVER], strict=True):
         yield Span(version.valid_from, end, PriceList(name, found.zone.key, version.prices))
@@ -193,5 +193,5 @@ def _spans(
 
 
 def _missing(tariff: str) -> Span:
-    problem = f"unknown_tariff: expected a tariff {tariff!r}, found none of that name"
+    problem = f"unknown_tariff: there is no tariff {tariff!r}"
     return Span(EVER, FOREVER, PriceList(tariff, problem=problem))

@@ -8,23 +8,31 @@ reading's time. A reading without a price becomes a dead letter.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
+from uuid import uuid4
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from penstock.metering.price_book import Book, Books
-from penstock.spark.checkpoint import checkpoint, release
-from penstock.spark.pipeline.definition import Pinned
-from penstock.spark.pipeline.space import Basis, SpaceCopy
+from penstock.metering.parsing import ENERGY, TIME
+from penstock.metering.price_book import PRICE, Book, Books
+from penstock.metering.price_lookup import CHARGE, PriceLookup, charges, decimals, micros_of
+from penstock.spark.pipeline.definition import ArrowStep, Batches, Pinned, SideInput
+from penstock.spark.pipeline.space import SpaceCopy
 from penstock.spark.topics.http import TopicAddress, TopicMissing
 
-if TYPE_CHECKING:
-    from pyspark.sql.connect.dataframe import DataFrame
-    from pyspark.sql.connect.session import SparkSession
-
-UNKNOWN_METER: Final = "unknown_meter: expected a tariff for this meter at this time, found none"
+UNKNOWN_METER: Final = "unknown_meter: the meter has no tariff at this time"
+PRICED: Final = pa.schema(
+    [
+        ("_seq", pa.int64()), ("_row", pa.int32()), ("_reason", pa.string()),
+        ("device", pa.string()), ("message_id", pa.string()), ("row_no", pa.int32()),
+        ("received_at", TIME), ("meter", pa.string()), ("time", TIME), ("energy_wh", ENERGY),
+        ("quality", pa.int32()), ("tariff", pa.string()), ("price_per_kwh", PRICE),
+        ("charge", CHARGE), ("tariffs_epoch", pa.int64()), ("tariffs_seq", pa.int64()),
+    ]
+)  # fmt: skip
 
 
 class Pricing:
@@ -35,9 +43,7 @@ class Pricing:
         self._lock = threading.Lock()
         self._copy = SpaceCopy(address)
         self._books = Books()
-        self._frames: tuple[object, Book, DataFrame, DataFrame] | None = None
-        self._older: tuple[object, Book, DataFrame, DataFrame] | None = None
-        """The frames before those: a batch may still go by them, but not by any before them."""
+        self._side: tuple[Book, SideInput] | None = None
 
     def pin(self) -> Pinned:
         """Prices as they are now, with every change that the server has acknowledged."""
@@ -46,85 +52,50 @@ class Pricing:
                 changed = self._copy.catch_up()
             except TopicMissing as error:
                 raise TopicMissing(
-                    f"expected tariffs in the space {self._address.topic!r} at "
-                    f"{self._address.url}, found no such space: load them with "
-                    "`penstock metering tariffs load`"
+                    f"there are no tariffs: {self._address.url} has no space "
+                    f"{self._address.topic!r}; load them with `penstock metering tariffs load`"
                 ) from error
             self._books.update(self._copy.documents, changed)
-            book, basis = self._books.book, self._copy.basis
-        return Pinned(partial(self._priced, book=book, basis=basis), basis)
+            side, basis = self._shipped(self._books.book), self._copy.basis
+        priced = partial(price_batches, epoch=basis.epoch, seq=basis.seq)
+        return Pinned(ArrowStep(priced, PRICED, side), basis)
 
     def close(self) -> None:
         """Close the connection; the next batch opens a new one."""
         with self._lock:
             self._copy.close()
 
-    def _priced(self, readings: DataFrame, *, book: Book, basis: Basis) -> DataFrame:
-        """Find each reading's price; one without is a row with a reason."""
-        from pyspark.sql.connect import functions as F  # noqa: N812 - as everybody calls it
-
-        spans, lists = self._book(readings.sparkSession, book)
-        # By name, which Spark need not be asked about as for a frame's own columns.
-        on = F.expr("meter = _meter AND time >= valid_from AND time < valid_to")
-        priced = readings.join(F.broadcast(spans), on, "left").join(
-            F.broadcast(lists), "list", "left"
-        )
-        priced = priced.withColumn(
-            "price_per_kwh", F.expr(f"try_element_at(prices, {_place(_local(book.zones))})")
-        )
-        return priced.select(
-            "_seq", "_row",
-            F.expr(f"IF(list IS NULL, '{UNKNOWN_METER}', problem)").alias("_reason"),
-            "device", "message_id", F.col("_row").alias("row_no"), "received_at",
-            "meter", "time", "energy_wh", "quality", "tariff", "price_per_kwh",
-            F.expr(
-                "CAST(round(energy_wh * price_per_kwh * 0.001BD, 6) AS DECIMAL(24, 6))"
-            ).alias("charge"),
-            F.expr(f"{basis.epoch}L").alias("tariffs_epoch"),
-            F.expr(f"{basis.seq}L").alias("tariffs_seq"),
-        )  # fmt: skip
-
-    def _book(self, spark: SparkSession, book: Book) -> tuple[DataFrame, DataFrame]:
-        """The book inside Spark; sent there again only when it or the session is another."""
-        with self._lock:
-            known = self._frames
-            if known is None or known[0] is not spark or known[1] is not book:
-                spans = book.spans.rename_columns(
-                    ["_meter" if name == "meter" else name for name in book.spans.column_names]
-                )
-                older, self._older = self._older, known
-                known = self._frames = (
-                    spark,
-                    book,
-                    _frame(spark, spans),
-                    _frame(spark, book.lists),
-                )
-                if older is not None:
-                    release(older[2])
-                    release(older[3])
-            return known[2], known[3]
+    def _shipped(self, book: Book) -> SideInput:
+        """A book for workers; the same until the book is another."""
+        if self._side is None or self._side[0] is not book:
+            tables = {"spans": book.spans, "lists": book.lists}
+            self._side = book, SideInput(uuid4().hex, tables, PriceLookup.load)
+        return self._side[1]
 
 
-def _local(zones: Sequence[str]) -> str:
-    """A reading's time on the clocks of its tariff, in SQL.
-
-    A zone that is a constant is looked up once for a job, one that is a column for each row.
-    """
-    if not zones:
-        return "time"
-    cases = " ".join(f"WHEN '{zone}' THEN from_utc_timestamp(time, '{zone}')" for zone in zones)
-    return f"CASE zone {cases} ELSE time END"
+def price_batches(batches: Batches, lookup: PriceLookup, *, epoch: int, seq: int) -> Batches:
+    """For a task: readings in, readings with their prices out; one without has a reason."""
+    for batch in batches:
+        yield price_readings(batch, lookup, epoch, seq)
 
 
-def _place(local: str) -> str:
-    """Where a price list has the price of a time, from 1 on; see `penstock.metering.hours.cell`."""
-    return f"((month({local}) - 1) * 7 + weekday({local})) * 24 + hour({local}) + 1"
-
-
-def _frame(spark: SparkSession, rows: pa.Table) -> DataFrame:
-    """Rows held inside Spark, in one part: they are broadcast with every batch."""
-    from penstock.lake.columns import columns_of
-    from penstock.spark.lake.reading import local_frame
-
-    frame = local_frame(spark, rows, columns_of(rows.schema))
-    return checkpoint(frame.coalesce(1))
+def price_readings(
+    batch: pa.RecordBatch, lookup: PriceLookup, epoch: int, seq: int
+) -> pa.RecordBatch:
+    """Find each reading's price and charge, with tariffs as they were at a seq."""
+    count = batch.num_rows
+    energy = micros_of(batch["energy_wh"])
+    found = lookup.find(batch["meter"], batch["time"].cast(pa.int64()).to_numpy())
+    places = pa.array(np.maximum(found.lists, 0), mask=found.lists < 0)
+    reasons = pc.if_else(pc.is_null(places), UNKNOWN_METER, pc.take(lookup.problems, places))
+    columns = {
+        **{name: batch[name] for name in batch.schema.names},
+        "_reason": reasons,
+        "row_no": batch["_row"],
+        "tariff": pc.take(lookup.tariffs, places),
+        "price_per_kwh": decimals(found.micro, PRICE),
+        "charge": charges(energy, found.micro),
+        "tariffs_epoch": pa.array(np.full(count, epoch, np.int64)),
+        "tariffs_seq": pa.array(np.full(count, seq, np.int64)),
+    }
+    return pa.record_batch([columns[name] for name in PRICED.names], schema=PRICED)

@@ -62,6 +62,19 @@ class Sawtooth:
 
 
 @dataclass(frozen=True, slots=True)
+class Ramp:
+    """One straight climb from low to high, as straight back within the period, then low."""
+
+    low_per_s: float
+    high_per_s: float
+    period_ms: int
+
+    def rate_per_s(self, at_ms: int) -> float:
+        share = max(0.0, 1 - abs(2 * at_ms / self.period_ms - 1))
+        return self.low_per_s + share * (self.high_per_s - self.low_per_s)
+
+
+@dataclass(frozen=True, slots=True)
 class Day:
     """A day in one period: low at night, a peak in the morning and a higher one in the evening."""
 
@@ -102,7 +115,7 @@ class Random:
         )
 
 
-SHAPES: Final = ("square", "sawtooth", "random", "steady", "day")
+SHAPES: Final = ("square", "sawtooth", "random", "ramp", "steady", "day")
 
 
 def named_shape(
@@ -116,6 +129,8 @@ def named_shape(
             return Sawtooth(low_per_s, high_per_s, period_ms)
         case "random":
             return Random(low_per_s, high_per_s, max(1, period_ms // 8), seed)
+        case "ramp":
+            return Ramp(low_per_s, high_per_s, period_ms)
         case "steady":
             return Steady((low_per_s + high_per_s) / 2)
         case "day":

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
 from penstock.client.blocking.runtime import Handle, Runtime
-from penstock.client.runtime.errors import HandlerFailed
+from penstock.client.errors import HandlerFailed
 from penstock.client.runtime.events import Event
 from penstock.client.runtime.transaction import Transaction
 from penstock.client.settings import DEFAULT_URL, ClientSettings
@@ -169,7 +169,7 @@ class TariffSpace:
         for name in sorted(wanted - known):
             near = difflib.get_close_matches(name, sorted(known), n=1)
             hint = f"; do you mean {near[0]!r}?" if near else ""
-            raise BadTariff(f"expected a tariff {name!r}, found none of that name{hint}")
+            raise BadTariff(f"there is no tariff {name!r}{hint}")
 
 
 def _parts(items: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -8,19 +8,19 @@ it directly, without dicts (`data_as`). The text is `data_json`.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, Final, TypeVar, cast
 
 import msgspec
-from msgspec import Raw, Struct, field
+from msgspec import UNSET, Raw, Struct, UnsetType, field
 
+from penstock.protocol.commits import CommitWrite
 from penstock.protocol.config import TopicConfig
 
 T = TypeVar("T")
 
 _ANY: Final = msgspec.json.Decoder()
-_NULL: Final = partial(Raw, b"null")
-"""The default of a payload; a plain default could not be part of a schema."""
+_NULL: Final = b"null"
 
 
 class TopicPut(Struct, frozen=True, kw_only=True):
@@ -88,8 +88,8 @@ class TopicDeletion(Struct, frozen=True, kw_only=True):
     performance: dict[str, float] = {}
 
 
-class Written(Struct, frozen=True, kw_only=True):
-    """Where the records of a write are. `deduped`: an earlier try had written them."""
+class TopicWritten(Struct, frozen=True, kw_only=True):
+    """Where the records for one topic are. `deduped`: an earlier try had written them."""
 
     topic: str
     first_seq: int
@@ -98,43 +98,61 @@ class Written(Struct, frozen=True, kw_only=True):
     count: int
     created: bool
     deduped: bool
+
+
+class Written(TopicWritten, frozen=True, kw_only=True):
+    """Where the records of a write are."""
+
     seqs: list[int] | None = None
     performance: dict[str, float] = {}
 
 
-class StoredRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Payload:
+    """The data and meta of a record: decoded on access, or as they were written."""
+
+    __slots__ = ()
+    raw_data: Raw | UnsetType
+    raw_meta: Raw | UnsetType
+
+    @property
+    def data(self) -> Any:
+        """The payload, decoded on each access; None if it was not asked for."""
+        return _ANY.decode(_NULL if self.raw_data is UNSET else self.raw_data)
+
+    def data_as(self, kind: type[T]) -> T:
+        """The payload as a type that msgspec knows: a Struct, a dataclass, `list[int]` …"""
+        return cast(
+            T,
+            _decoder(cast(Hashable, kind)).decode(
+                _NULL if self.raw_data is UNSET else self.raw_data
+            ),
+        )
+
+    @property
+    def meta(self) -> Any:
+        """The meta object, or None."""
+        return _ANY.decode(_NULL if self.raw_meta is UNSET else self.raw_meta)
+
+    @property
+    def data_json(self) -> bytes:
+        """The payload, byte for byte as it was written; `null` if it was not asked for."""
+        return _NULL if self.raw_data is UNSET else bytes(self.raw_data)
+
+    @property
+    def meta_json(self) -> bytes:
+        """The meta object, byte for byte as it was written; `null` if there is none."""
+        return _NULL if self.raw_meta is UNSET else bytes(self.raw_meta)
+
+
+class StoredRecord(Payload, Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A record as a reader gets it. `tag` is present only if it was requested."""
 
     seq: int = field(name="$seq")
     ts_ms: int = field(name="$ts")
     node: str | None = field(name="$node", default=None)
     tag: str | None = field(name="$tag", default=None)
-    raw_data: Raw = field(name="data", default_factory=_NULL)
-    raw_meta: Raw = field(name="meta", default_factory=_NULL)
-
-    @property
-    def data(self) -> Any:
-        """The payload, decoded on each access."""
-        return _ANY.decode(self.raw_data)
-
-    def data_as(self, kind: type[T]) -> T:
-        """The payload as a type that msgspec knows: a Struct, a dataclass, `list[int]` …"""
-        return cast(T, _decoder(cast(Hashable, kind)).decode(self.raw_data))
-
-    @property
-    def meta(self) -> Any:
-        """The meta object, or None."""
-        return _ANY.decode(self.raw_meta)
-
-    @property
-    def data_json(self) -> bytes:
-        """The payload, byte for byte as it was written."""
-        return bytes(self.raw_data)
-
-    @property
-    def meta_json(self) -> bytes:
-        """The meta object, byte for byte as it was written; `null` if there is none."""
-        return bytes(self.raw_meta)
+    raw_data: Raw | UnsetType = field(name="data", default=UNSET)
+    raw_meta: Raw | UnsetType = field(name="meta", default=UNSET)
 
     def __repr__(self) -> str:
         tag = f", tag={self.tag!r}" if self.tag is not None else ""
@@ -236,7 +254,7 @@ class RouterDeletion(Struct, frozen=True, kw_only=True):
     performance: dict[str, float] = {}
 
 
-class ClaimedJob(Struct, frozen=True, kw_only=True):
+class ClaimedJob(Payload, Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A job leased to this node until `deadline_ms`; `lease_id` proves it at settlement."""
 
     seq: int = field(name="$seq")
@@ -245,22 +263,8 @@ class ClaimedJob(Struct, frozen=True, kw_only=True):
     ts_ms: int = field(name="$ts")
     deliveries: int
     tag: str | None = field(name="$tag", default=None)
-    raw_data: Raw = field(name="data", default_factory=_NULL)
-    raw_meta: Raw = field(name="meta", default_factory=_NULL)
-
-    @property
-    def data(self) -> Any:
-        """The payload, decoded on each access."""
-        return _ANY.decode(self.raw_data)
-
-    def data_as(self, kind: type[T]) -> T:
-        """The payload as a type that msgspec knows: a Struct, a dataclass, `list[int]` …"""
-        return cast(T, _decoder(cast(Hashable, kind)).decode(self.raw_data))
-
-    @property
-    def meta(self) -> Any:
-        """The meta object, or None."""
-        return _ANY.decode(self.raw_meta)
+    raw_data: Raw | UnsetType = field(name="data", default=UNSET)
+    raw_meta: Raw | UnsetType = field(name="meta", default=UNSET)
 
 
 class Claims(Struct, frozen=True, kw_only=True):
@@ -365,7 +369,7 @@ class BackupMade(Struct, frozen=True, kw_only=True):
 class WrittenMany(Struct, frozen=True, kw_only=True):
     """Where the records of an atomic write are, topic by topic."""
 
-    writes: list[dict[str, Any]]
+    writes: list[TopicWritten]
     performance: dict[str, float] = {}
 
 
@@ -421,11 +425,22 @@ class EntityPage(Struct, frozen=True, kw_only=True):
             yield EntityState(entity=each.entity, seq=each.seq, doc=each.doc, head=self.head)
 
 
+class EntityCommit(Struct, frozen=True, kw_only=True):
+    """A commit that wrote an entity, and its writes to that entity."""
+
+    seq: int
+    ts: int
+    session: str
+    local_seq: int
+    writes: list[CommitWrite]
+    event_id: str | None = None
+
+
 class EntityHistory(Struct, frozen=True, kw_only=True):
     """Commits that wrote an entity, oldest first. Not `complete` if older ones were removed."""
 
     entity: str
-    commits: list[dict[str, Any]]
+    commits: list[EntityCommit]
     head: int
     complete: bool
     next: int | None = None
@@ -435,169 +450,4 @@ class EntityHistory(Struct, frozen=True, kw_only=True):
 class SchedulerView(Struct, frozen=True, kw_only=True):
     """What the scheduler is about to do, and why; further fields are for people."""
 
-    performance: dict[str, float] = {}
-
-
-class TableRow(Struct, frozen=True, kw_only=True):
-    """A table: its definition and, if requested, its status."""
-
-    name: str
-    query: str
-    sources: list[str]
-    schedule: str
-    mode: str
-    consistency: str
-    status: str
-    description: str | None = None
-    created: bool | None = None
-    performance: dict[str, float] = {}
-
-
-class TableList(Struct, frozen=True, kw_only=True):
-    """A page of tables; `next_cursor` is None on the last."""
-
-    tables: list[dict[str, Any]]
-    next_cursor: str | None = None
-    performance: dict[str, float] = {}
-
-
-class TablesDropped(Struct, frozen=True, kw_only=True):
-    """The tables that were dropped."""
-
-    dropped: list[str]
-    performance: dict[str, float] = {}
-
-
-class TableStatus(Struct, frozen=True, kw_only=True):
-    """A table and its status now."""
-
-    table: str
-    status: str
-    performance: dict[str, float] = {}
-
-
-class TableWhy(Struct, frozen=True, kw_only=True):
-    """Why a table waits."""
-
-    table: str
-    unit_key: str
-    reason: str
-    text: str
-    coordinated: bool
-    performance: dict[str, float] = {}
-
-
-class TableExplained(Struct, frozen=True, kw_only=True):
-    """A table's unit, inputs, mode and reason, and its last refresh."""
-
-    table: str
-    query: str
-    mode: str
-    differential: dict[str, Any]
-    unit: dict[str, Any]
-    inputs: dict[str, Any]
-    last_refresh: dict[str, Any] | None = None
-    performance: dict[str, float] = {}
-
-
-class TableRefresh(Struct, frozen=True, kw_only=True):
-    """A requested refresh; `ok` and `detail` once it is done."""
-
-    table: str
-    request_id: str
-    done: bool
-    ok: bool | None = None
-    detail: str | None = None
-    performance: dict[str, float] = {}
-
-
-class Refreshes(Struct, frozen=True, kw_only=True):
-    """Refreshes, the newest first."""
-
-    refreshes: list[dict[str, Any]]
-    performance: dict[str, float] = {}
-
-
-class ColumnFacts(Struct, frozen=True, kw_only=True):
-    """A column of a table."""
-
-    name: str
-    type: str
-
-
-class Rows(Struct, frozen=True, kw_only=True):
-    """A page of the rows of a table at a snapshot."""
-
-    table: str
-    snapshot: int
-    columns: list[ColumnFacts]
-    rows: list[dict[str, Any]]
-    offset: int
-    rows_total: int
-    next_offset: int | None = None
-    performance: dict[str, float] = {}
-
-
-class WarehouseState(Struct, frozen=True, kw_only=True):
-    """Whether tables are kept fresh: health, workers, permits, what runs, closed gates."""
-
-    state: str
-    text: str
-    workers: list[dict[str, Any]]
-    running: list[dict[str, Any]]
-    permits: dict[str, Any]
-    permits_max: int
-    gates: list[str]
-    pool: dict[str, Any] | None = None
-    performance: dict[str, float] = {}
-
-
-class Jobs(Struct, frozen=True, kw_only=True):
-    """Started jobs, the newest first."""
-
-    jobs: list[dict[str, Any]]
-    performance: dict[str, float] = {}
-
-
-class Drained(Struct, frozen=True, kw_only=True):
-    """Whether the warehouse is draining, and whether no job is running."""
-
-    draining: bool
-    idle: bool
-    performance: dict[str, float] = {}
-
-
-class Gated(Struct, frozen=True, kw_only=True):
-    """A relation that is closed or open, and all closed ones."""
-
-    relation: str
-    closed: bool
-    gates: list[str]
-    performance: dict[str, float] = {}
-
-
-class Source(Struct, frozen=True, kw_only=True):
-    """A topic that tables may read."""
-
-    topic: str
-    relation: str
-    schema: str
-    key: list[str]
-    url: str
-    created: bool | None = None
-    performance: dict[str, float] = {}
-
-
-class SourceList(Struct, frozen=True, kw_only=True):
-    """Topics that tables may read."""
-
-    sources: list[dict[str, Any]]
-    performance: dict[str, float] = {}
-
-
-class SourceDropped(Struct, frozen=True, kw_only=True):
-    """Whether the topic was declared."""
-
-    topic: str
-    dropped: bool
     performance: dict[str, float] = {}

@@ -139,7 +139,9 @@ def parse_config(body: Mapping[str, Any], config: type[Struct] = TopicConfig) ->
     try:
         changes = {key: _value(known[key], value) for key, value in body.items() if key in known}
     except RecursionError:  # raised while the refusal formats what it found
-        raise InvalidRequest("expected plain values, found arrays in arrays too deep") from None
+        raise InvalidRequest(
+            "the configuration is nested too deeply: its values are plain"
+        ) from None
     durable = changes.pop("durable", None)
     if durable is not None:
         changes.setdefault("durability", "fsync" if durable else "disk")
@@ -153,7 +155,7 @@ def check_change(topic: str, old: TopicConfig | None, changes: Changes) -> None:
     wanted = changes.get("type")
     if old is not None and wanted is not None and wanted != old.type:
         raise TopicExistsIncompatible(
-            f"expected topic {topic!r} to stay a {old.type}, found a request for a {wanted}",
+            f"topic {topic!r} is a {old.type} and cannot become a {wanted}: choose another name",
             topic=topic,
             existing_type=old.type,
             requested_type=wanted,
@@ -161,13 +163,13 @@ def check_change(topic: str, old: TopicConfig | None, changes: Changes) -> None:
     new = (old or TopicConfig()).merged(changes)
     if new.type == "queue" and new.dead_letter == topic:
         raise InvalidRequest(
-            f"expected dead letters of {topic!r} to go to another topic, found itself",
+            f"{topic!r} cannot be its own dead_letter: name another topic",
             dead_letter=topic,
         )
     if new.type == "space" and new.durability != "fsync":
         raise InvalidRequest(
-            f"expected durability fsync for {topic!r}, since no commit of a space may be lost, "
-            f"found {new.durability}"
+            f"{topic!r} is a space, of which no commit may be lost: "
+            f"its durability must be fsync, not {new.durability}"
         )
 
 

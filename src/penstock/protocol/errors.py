@@ -139,7 +139,7 @@ class MethodNotAllowed(CallError, Rejected, code="method_not_allowed", status=40
         if "GET" in methods:
             methods.add("HEAD")
         allow = ", ".join(sorted(methods))
-        super().__init__(f"expected one of {allow}, found {method}")
+        super().__init__(f"this route does not take {method}: use {allow}")
         self.headers = ((b"allow", allow.encode()),)
 
 
@@ -166,7 +166,7 @@ class TopicNotFound(CallError, Rejected, code="topic_not_found", status=404):
     """There is no topic with that name."""
 
     def __init__(self, topic: str) -> None:
-        super().__init__(f"expected an existing topic, found none named {topic!r}", topic=topic)
+        super().__init__(f"there is no topic {topic!r}", topic=topic)
 
 
 class TopicExistsIncompatible(CallError, Conflict, code="topic_exists_incompatible", status=409):
@@ -178,7 +178,8 @@ class TopicsApart(TopicExistsIncompatible):
 
     def __init__(self, topic: str, other: str) -> None:
         super().__init__(
-            f"expected topics that share a partition, found {topic!r} and {other!r} apart",
+            f"topics {topic!r} and {other!r} are in different partitions: "
+            "an atomic write needs one",
             topic=other,
             reason="topics_apart",
         )
@@ -189,7 +190,7 @@ class TopicNotEmpty(CallError, Conflict, code="topic_not_empty", status=409):
 
     def __init__(self, topic: str, count: int) -> None:
         super().__init__(
-            f"expected topic {topic!r} to be empty, found {count} records", topic=topic, count=count
+            f"topic {topic!r} is not empty: it has {count} records", topic=topic, count=count
         )
 
 
@@ -220,21 +221,21 @@ class RouterNotFound(CallError, Rejected, code="router_not_found", status=404):
     """There is no router with that name."""
 
     def __init__(self, router: str) -> None:
-        super().__init__(f"expected an existing router, found none named {router!r}", router=router)
+        super().__init__(f"there is no router {router!r}", router=router)
 
 
 class RouterCycle(CallError, Conflict, code="router_cycle", status=409):
     """The router would feed a topic with its own records."""
 
     def __init__(self, cycle: list[str]) -> None:
-        super().__init__(f"expected no cycle of routers, found {' > '.join(cycle)}", cycle=cycle)
+        super().__init__(f"the router would close a cycle: {' > '.join(cycle)}", cycle=cycle)
 
 
 class NotAQueue(CallError, Conflict, code="not_a_queue", status=409):
     """The topic is a log: it has no jobs to claim."""
 
     def __init__(self, topic: str) -> None:
-        super().__init__(f"expected a queue, found topic {topic!r} to be a log", topic=topic)
+        super().__init__(f"topic {topic!r} is not a queue: it has no jobs", topic=topic)
 
 
 # Spaces ----------------------------------------------------------------------------------------
@@ -244,7 +245,7 @@ class NotASpace(CallError, Conflict, code="not_a_space", status=409):
     """The topic is a log or a queue: it has no entities and takes no commits."""
 
     def __init__(self, topic: str, found: str) -> None:
-        super().__init__(f"expected a space, found topic {topic!r} to be a {found}", topic=topic)
+        super().__init__(f"topic {topic!r} is a {found}, not a space", topic=topic)
 
 
 class IsASpace(CallError, Conflict, code="is_a_space", status=409):
@@ -252,7 +253,7 @@ class IsASpace(CallError, Conflict, code="is_a_space", status=409):
 
     def __init__(self, topic: str) -> None:
         super().__init__(
-            f"expected a topic for records, found {topic!r} to be a space, which takes commits",
+            f"{topic!r} is a space: it takes commits, not records",
             topic=topic,
         )
 
@@ -262,8 +263,7 @@ class EntityNotFound(CallError, Rejected, code="entity_not_found", status=404):
 
     def __init__(self, space: str, entity: str, head_seq: int) -> None:
         super().__init__(
-            f"expected an entity of space {space!r} at seq {head_seq}, "
-            f"found none with the id {entity!r}",
+            f"space {space!r} has no entity {entity!r} at seq {head_seq}",
             space=space,
             entity=entity,
             head=head_seq,
@@ -286,10 +286,10 @@ class CommitConflict(CallError, Conflict, code="conflict", status=409):
 
     def __init__(self, entity: str, *, basis: int, current: int, kind: str = "read") -> None:
         super().__init__(
-            f"expected entity {entity!r} as it was at seq {basis}, found it written at {current}"
+            f"entity {entity!r} was read at seq {basis} and written at {current}: read it again"
             if kind == "read"
-            else f"expected entity {entity!r} as the session's earlier commit left it, "
-            f"found that one not accepted or another write at {current}",
+            else f"entity {entity!r} is not as the session's earlier commit left it: that commit "
+            f"was not accepted, or another wrote it at {current}",
             entity=entity,
             basis=basis,
             current=current,
@@ -335,11 +335,15 @@ class InvalidSource(CallError, Rejected, code="invalid_source", status=400):
     """A topic was declared with columns or a key that it cannot have."""
 
 
+class PublishRefused(CallError, Rejected, code="publish_refused", status=400):
+    """The topic cannot take the changes of a table: it does not exist, or is not a log."""
+
+
 class NoWarehouse(CallError, Rejected, code="no_warehouse", status=404):
     """The server has no warehouse of tables."""
 
     def __init__(self) -> None:
-        super().__init__("expected the setting catalog to name a warehouse of tables, found none")
+        super().__init__("this server has no warehouse of tables: set catalog")
 
 
 class SourceNotFound(CallError, Rejected, code="source_not_found", status=404):
@@ -347,7 +351,7 @@ class SourceNotFound(CallError, Rejected, code="source_not_found", status=404):
 
     def __init__(self, topic: str) -> None:
         super().__init__(
-            f"expected a topic that was declared as a source, found none named {topic!r}",
+            f"topic {topic!r} is not declared as a source",
             topic=topic,
         )
 
@@ -357,9 +361,7 @@ class TableNotFound(CallError, Rejected, code="table_not_found", status=404):
 
     def __init__(self, table: str, near: str | None = None) -> None:
         hint = "" if near is None else f" (did you mean {near!r}?)"
-        super().__init__(
-            f"expected an existing stream table, found none named {table!r}{hint}", table=table
-        )
+        super().__init__(f"there is no stream table {table!r}{hint}", table=table)
 
 
 class RelationNotFound(CallError, Rejected, code="relation_not_found", status=404):
@@ -375,8 +377,8 @@ class NoContents(CallError, Conflict, code="no_contents", status=409):
 
     def __init__(self, table: str, snapshot: int) -> None:
         super().__init__(
-            f"expected contents of {table!r} at snapshot {snapshot}, found that it was not "
-            "refreshed until then",
+            f"table {table!r} has no contents at snapshot {snapshot}: "
+            "it was not refreshed until then",
             table=table,
             snapshot=snapshot,
         )
@@ -391,8 +393,7 @@ class TableInUse(CallError, Conflict, code="table_in_use", status=409):
 
     def __init__(self, table: str, readers: Sequence[str]) -> None:
         super().__init__(
-            f"expected nobody to read {table!r}, found {', '.join(readers)}: "
-            "drop them first, or drop with cascade",
+            f"{', '.join(readers)} read {table!r}: drop them first, or drop with cascade",
             table=table,
             readers=list(readers),
         )
@@ -402,7 +403,9 @@ class TableCycle(CallError, Conflict, code="table_cycle", status=409):
     """A table would read itself, directly or through others. Nothing was changed."""
 
     def __init__(self, cycle: Sequence[str]) -> None:
-        super().__init__(f"expected no cycle, found {' > '.join(cycle)}", cycle=list(cycle))
+        super().__init__(
+            f"the tables would read each other in a cycle: {' > '.join(cycle)}", cycle=list(cycle)
+        )
 
 
 class JobMoved(CallError, Conflict, code="job_moved", status=409):
@@ -451,7 +454,7 @@ class Replaying(NotReady):
 
     def __init__(self, progress: float) -> None:
         super().__init__(
-            f"expected a replayed log, found {progress:.0%} of it done",
+            f"the server is replaying its log: {progress:.0%} done",
             replay_progress=round(progress, 4),
         )
 
@@ -460,7 +463,7 @@ class NotWritable(NotReady):
     """The log takes no writes: the disk is full, or failed. Reads continue."""
 
     def __init__(self, reason: str) -> None:
-        super().__init__(f"expected a log that takes writes, found that {reason}", reason=reason)
+        super().__init__(f"the log takes no writes: {reason}", reason=reason)
 
 
 class ShuttingDown(ServerUnavailable, code="shutting_down", status=503):

@@ -1,4 +1,4 @@
-"""The events of a watch: pushed by the server over SSE, returned by the client.
+"""The events of a watch, of topics or of a table: pushed over SSE, returned by the client.
 
 `EVENTS` has the struct of an event's data by the name of the event. Over a WebSocket the same data
 comes with an `op`.
@@ -6,7 +6,7 @@ comes with an `op`.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from msgspec import Struct
 
@@ -67,6 +67,64 @@ class LeftOut(Struct, frozen=True, kw_only=True):
         """The first topic."""
         return self.topics[0] if self.topics else ""
 
+
+class TableRows(Struct, frozen=True, kw_only=True):
+    """Rows of a watched table at a snapshot. From offset 0 on they replace all that came before."""
+
+    table: str
+    snapshot: int
+    rows: list[dict[str, Any]]
+    offset: int
+    rows_total: int
+
+
+class RowChange(Struct, frozen=True, kw_only=True):
+    """A row that came (weight 1) or went (-1). An update is a pair under one key."""
+
+    weight: int
+    row: dict[str, Any]
+    key: dict[str, Any] | None = None
+
+
+class TableChanges(Struct, frozen=True, kw_only=True):
+    """What one commit changed in a watched table, since snapshot `after`.
+
+    The server sends it in parts; the client returns it whole. `frontier` are the positions of the
+    table's inputs that it stands for.
+    """
+
+    table: str
+    after: int
+    snapshot: int
+    changes: list[RowChange]
+    frontier: dict[str, list[int]] | None = None
+    part: int = 0
+    parts: int = 1
+
+
+class TableReset(Struct, frozen=True, kw_only=True):
+    """The changes of a watched table cannot be told: its rows follow anew."""
+
+    table: str
+    reason: str
+    message: str
+
+
+class TableCaughtUp(Struct, frozen=True, kw_only=True):
+    """A watcher has all of a table up to a snapshot."""
+
+    table: str
+    snapshot: int
+
+
+TableEvent = TableRows | TableChanges | TableReset | TableCaughtUp
+
+TABLE_EVENTS: Final[dict[str, type[TableEvent]]] = {
+    "rows": TableRows,
+    "changes": TableChanges,
+    "reset": TableReset,
+    "caught-up": TableCaughtUp,
+}
 
 WatchEvent = Records | Tombstone | CaughtUp | TopicDeleted | LeftOut
 

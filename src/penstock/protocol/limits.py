@@ -11,6 +11,8 @@ from penstock.protocol.errors import InvalidRequest
 LEASE_MS_MIN: Final = 100
 LEASE_MS_MAX: Final = 86_400_000
 CLAIM_JITTER_MS_MAX: Final = 5_000
+DELAY_MS_MAX: Final = 86_400_000
+"""How long a returned job may be delayed."""
 WAIT_MS_MAX: Final = 30_000
 """How long a diff may wait for records."""
 PAGE_SIZE: Final = 100
@@ -21,6 +23,8 @@ WATCH_PREFIXES_MAX: Final = 16
 WRITES_MAX: Final = 256
 """Topics of one atomic write."""
 NAME_MAX: Final = 255
+TABLE_WAIT_MS_MAX: Final = 60_000
+"""How long a refresh or a drain may be waited for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +55,7 @@ class TopicLimits:
         for name in self.__slots__:
             least = 0 if name in zero_is_off else 1
             if getattr(self, name) < least:
-                raise InvalidRequest(
-                    f"expected {name} of at least {least}, found {getattr(self, name)}"
-                )
+                raise InvalidRequest(f"{name} must be at least {least}, not {getattr(self, name)}")
 
 
 LIMITS: Final = TopicLimits()

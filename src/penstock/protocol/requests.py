@@ -1,11 +1,14 @@
-"""The bodies of requests as structs: what a client may send, according to the OpenAPI document.
+"""The bodies of requests: what a client may send, decoded and described by the same structs.
 
-Text limits are in bytes, which JSON Schema cannot express: the schema has them as characters.
+`decode` checks everything that is the same for every server. Limits that an operator can set are
+checked where they are known; here they are part of the OpenAPI document only. Text limits are in
+bytes, which JSON Schema cannot express: the schema has them as characters.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
@@ -13,6 +16,7 @@ from penstock.protocol.config import TopicConfig
 from penstock.protocol.limits import (
     LIMITS,
     NAME_MAX,
+    TABLE_WAIT_MS_MAX,
     WAIT_MS_MAX,
     WATCH_PREFIXES_MAX,
     WATCH_TOPICS_MAX,
@@ -43,248 +47,179 @@ PREDICATE: Final[dict[str, Any]] = {
     ],
 }
 
+
+def _shown(**schema: Any) -> Meta:
+    """For the OpenAPI document only."""
+    return Meta(extra_json_schema=schema)
+
+
 Predicate = Annotated[Any, Meta(extra_json_schema={"$ref": "#/components/schemas/Predicate"})]
-Tag = Annotated[str, Meta(max_length=LIMITS.tag_bytes_max)]
-Node = Annotated[str, Meta(max_length=LIMITS.node_bytes_max)]
-Worker = Annotated[str, Meta(min_length=1, max_length=LIMITS.node_bytes_max)]
-IdempotencyKey = Annotated[str, Meta(max_length=LIMITS.key_bytes_max)]
-NewMeta = Annotated[dict[str, Any], Meta(extra_json_schema={"maxProperties": LIMITS.meta_keys_max})]
-Seqs = Annotated[list[U64], Meta(max_length=LIMITS.seqs_max)]
-LeaseIds = Annotated[
-    list[Annotated[str, Meta(pattern="^(lease_[0-9a-fA-F]{1,64})?$")]],
-    Meta(max_length=LIMITS.seqs_max),
-]
-Seq = Annotated[int, Meta(ge=0, le=2**63 - 1)]
-LocalSeq = Annotated[int, Meta(ge=1, le=2**63 - 1)]
-Session = Annotated[str, Meta(min_length=1, max_length=128)]
-EventId = Annotated[str, Meta(min_length=1, max_length=256)]
-TableWait = Annotated[int, Meta(ge=0, le=60_000)]
-Mode = Annotated[
-    str, Meta(extra_json_schema={"enum": ["full", "differential", "auto", "immediate"]})
-]
-Consistency = Annotated[str, Meta(extra_json_schema={"enum": ["atomic", "none"]})]
-TableStatusWord = Annotated[str, Meta(extra_json_schema={"enum": ["active", "paused"]})]
-Unset = UnsetType
+Tag = Annotated[str, _shown(maxLength=LIMITS.tag_bytes_max)]
+Node = Annotated[str, _shown(maxLength=LIMITS.node_bytes_max)]
+Worker = Annotated[str, _shown(minLength=1, maxLength=LIMITS.node_bytes_max)]
+IdempotencyKey = Annotated[str, _shown(maxLength=LIMITS.key_bytes_max)]
+NewMeta = Annotated[Mapping[str, Any], _shown(maxProperties=LIMITS.meta_keys_max)]
+Seqs = Annotated[list[U64], _shown(maxItems=LIMITS.seqs_max)]
+LeaseId = Annotated[str, _shown(pattern="^(lease_[0-9a-fA-F]{1,64})?$")]
+LeaseIds = Annotated[list[LeaseId], _shown(maxItems=LIMITS.seqs_max)]
+TableWait = Annotated[int, Meta(ge=0, le=TABLE_WAIT_MS_MAX)]
 
 
-class NewRecord(Struct, kw_only=True):
-    """A record to write."""
+class Record(Struct, frozen=True, omit_defaults=True):
+    """A record to be written. `bytes` (and `msgspec.Raw`) as `data` are taken as JSON text."""
 
     data: Any
-    tag: Tag | Unset = UNSET
-    node: Node | Unset = UNSET
-    meta: NewMeta | Unset = UNSET
+    tag: Tag | None = None
+    node: Node | None = None
+    meta: NewMeta | None = None
 
 
-class Write(Struct, kw_only=True):
-    """Records for one topic, all of them or none."""
+class AppendBody(Struct, kw_only=True, omit_defaults=True):
+    """Records for one topic, all of them or none.
 
-    records: Annotated[list[NewRecord], Meta(min_length=1, max_length=LIMITS.batch_records_max)]
-    node: Node | Unset = UNSET
-    idempotency_key: IdempotencyKey | Unset = UNSET
-    create: bool | Unset = UNSET
-    config: TopicConfig | Unset = UNSET
-    disable_backpressure: bool | Unset = UNSET
+    `penstock.topics.core.record` decodes it, without an object for each payload.
+    """
+
+    records: Annotated[list[Record], _shown(minItems=1, maxItems=LIMITS.batch_records_max)]
+    node: Node | None = None
+    idempotency_key: IdempotencyKey | None = None
+    create: bool | None = None
+    config: TopicConfig | None = None
+    disable_backpressure: bool | None = None
 
 
-class TopicWrite(Write, kw_only=True):
+class TopicAppend(AppendBody, kw_only=True, omit_defaults=True):
     """One of the writes of an atomic write."""
 
     topic: TopicName
 
 
-class WriteMany(Struct, kw_only=True):
+class AppendManyBody(Struct, kw_only=True):
     """Records for several topics of one partition, all of them or none."""
 
-    writes: Annotated[list[TopicWrite], Meta(min_length=1, max_length=WRITES_MAX)]
+    writes: Annotated[list[TopicAppend], _shown(minItems=1, maxItems=WRITES_MAX)]
 
 
-class Read(Struct, kw_only=True):
-    """Which records a page contains, and how long to wait for them."""
+class DiffBody(Struct, kw_only=True, omit_defaults=True):
+    """Which records a page contains, and how long to wait for them. 0 as a limit: the default."""
 
-    from_seq: U64 | Unset = UNSET
-    limit: U32 | Unset = UNSET
-    node: str | list[str] | Unset = UNSET
-    include_tags: bool | Unset = UNSET
-    include_meta: bool | Unset = UNSET
-    wait_ms: Annotated[int, Meta(ge=0, le=WAIT_MS_MAX)] | Unset = UNSET
-    max_batch_bytes: U64 | Unset = UNSET
-    epoch: U64 | Unset = UNSET
+    from_seq: U64 = 0
+    limit: U32 = 0
+    node: str | list[str] | None = None
+    include_tags: bool = False
+    include_meta: bool = True
+    wait_ms: Annotated[int, Meta(ge=0, extra_json_schema={"maximum": WAIT_MS_MAX})] = 0
+    max_batch_bytes: U64 = 0
+    epoch: U64 | None = None
     tag: Predicate = None
-    from_ts: U64 | Unset = UNSET
+    from_ts: U64 | None = None
 
 
-class Delete(Struct, kw_only=True):
+class DeleteBody(Struct, kw_only=True, omit_defaults=True):
     """Which records to delete: those before a seq, those that match, or those that do both."""
 
-    before_seq: U64 | Unset = UNSET
+    before_seq: U64 | None = None
     match: Predicate = None
 
 
-DeleteBody = Annotated[Delete, Meta(extra_json_schema={"minProperties": 1})]
-
-
-class RouterBody(Struct, kw_only=True):
+class RouterBody(Struct, kw_only=True, omit_defaults=True):
     """What a router copies, from where to where."""
 
     source: TopicName
     dest: TopicName
-    preserve_node: bool | Unset = UNSET
-    preserve_tag: bool | Unset = UNSET
+    preserve_node: bool = True
+    preserve_tag: bool = True
     filter: Predicate = None
-    allow_cycle: bool | Unset = UNSET
-    guarantee: (
-        Annotated[str, Meta(extra_json_schema={"enum": ["at_least_once", "exactly_once"]})] | Unset
-    ) = UNSET
-    create_dest: bool | Unset = UNSET
+    allow_cycle: bool = False
+    guarantee: Literal["at_least_once", "exactly_once"] = "at_least_once"
+    create_dest: bool = True
 
 
-class WatchPlace(Struct, kw_only=True):
-    """Where a watch begins in a topic."""
+class WatchPlace(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Where a watch begins in a topic: after a seq, or at the head."""
 
-    from_seq: U64 | Unset = UNSET
-    tail: bool | Unset = UNSET
-    epoch: U64 | Unset = UNSET
+    from_seq: U64 | None = None
+    tail: bool | None = None
+    epoch: U64 | None = None
     tag: Predicate = None
 
 
-class Watch(Struct, kw_only=True):
-    """Topics to push, by name or by prefix."""
+class WatchBody(Struct, kw_only=True, omit_defaults=True):
+    """Topics to push, by name or by prefix. Null is the default, which SSE and WebSocket choose."""
 
     topics: (
         Annotated[
-            dict[str, WatchPlace],
-            Meta(
-                extra_json_schema={
-                    "propertyNames": {"type": "string", "pattern": TOPIC_NAME},
-                    "maxProperties": WATCH_TOPICS_MAX,
-                }
+            dict[str, WatchPlace | None],
+            _shown(
+                propertyNames={"type": "string", "pattern": TOPIC_NAME},
+                maxProperties=WATCH_TOPICS_MAX,
             ),
         ]
-        | Unset
-    ) = UNSET
+        | None
+    ) = None
     prefixes: (
         Annotated[
             list[Annotated[str, Meta(max_length=NAME_MAX)]], Meta(max_length=WATCH_PREFIXES_MAX)
         ]
-        | Unset
-    ) = UNSET
+        | None
+    ) = None
     tag: Predicate = None
-    node: str | list[str] | Unset = UNSET
-    limit: U32 | Unset = UNSET
-    max_batch_bytes: U64 | Unset = UNSET
-    heartbeat_ms: U64 | Unset = UNSET
-    include_meta: bool | Unset = UNSET
-    include_tags: bool | Unset = UNSET
-    include_data: bool | Unset = UNSET
-    consistency: (
-        Annotated[str, Meta(extra_json_schema={"enum": ["eventual", "strong"]})] | Unset
-    ) = UNSET
+    node: str | list[str] | None = None
+    limit: U64 | None = None
+    max_batch_bytes: U64 | None = None
+    heartbeat_ms: U64 | None = None
+    include_meta: bool | None = None
+    include_tags: bool | None = None
+    include_data: bool | None = None
+    consistency: Literal["eventual", "strong"] | None = None
 
 
-class Claim(Struct, kw_only=True):
-    """How many jobs a worker wants, and for how long."""
+class Subscribe(WatchBody, kw_only=True, omit_defaults=True):
+    """A watch over a WebSocket; a single topic may be named with its place."""
 
-    node: Worker
-    max: U64 | Unset = UNSET
-    lease_ms: U64 | Unset = UNSET
+    topic: str | None = None
+    from_seq: U64 | None = None
+    tail: bool | None = None
+    epoch: U64 | None = None
+    lenient: bool | None = None
 
 
-class Ack(Struct, kw_only=True):
+class Unsubscribe(Struct, kw_only=True, omit_defaults=True):
+    """Topics to push no longer; all of them if none is named."""
+
+    topic: str | None = None
+    topics: list[str] | None = None
+
+
+class ClaimBody(Struct, kw_only=True, omit_defaults=True):
+    """How many jobs a worker wants, and for how long.
+
+    A missing node is refused after the topic is found to be a queue, hence the default.
+    """
+
+    node: Worker = ""
+    max: U64 = 0
+    lease_ms: U64 | None = None
+
+
+class AckBody(Struct, kw_only=True, omit_defaults=True):
     """Jobs that are done."""
 
     node: Worker
     seqs: Seqs
-    lease_ids: LeaseIds | Unset = UNSET
+    lease_ids: LeaseIds | None = None
 
 
-class Nack(Ack, kw_only=True):
+class NackBody(AckBody, kw_only=True, omit_defaults=True):
     """Jobs to be delivered again, after a delay."""
 
-    delay_ms: U64 | Unset = UNSET
+    delay_ms: U64 = 0
 
 
-class Extend(Ack, kw_only=True):
+class ExtendBody(AckBody, kw_only=True, omit_defaults=True):
     """Leases to extend."""
 
     lease_ms: U64
-
-
-class CommitRead(Struct, kw_only=True):
-    """An entity, or a part of it, that was read as of a seq."""
-
-    entity: TopicName
-    seq: Seq
-    path: Annotated[str, Meta(pattern="^(/([^~]|~[01])*)?$")] | Unset = UNSET
-    shallow: bool | Unset = UNSET
-
-
-class PendingRead(Struct, kw_only=True):
-    """An entity that was read as an earlier commit of the same session left it."""
-
-    local_seq: LocalSeq
-    entity: TopicName
-
-
-class CommitWrite(Struct, kw_only=True):
-    """A change of one entity: set it, patch it, or delete it."""
-
-    entity: TopicName
-    set: Any = UNSET
-    patch: Any = UNSET
-    delete: bool | Unset = UNSET
-
-
-class Origin(Struct, kw_only=True):
-    """A commit of a session."""
-
-    session: Session
-    local_seq: LocalSeq
-
-
-class ReceiptAbsent(Struct, kw_only=True):
-    """No commit with this event id was accepted."""
-
-    receipt_absent: EventId
-
-
-class OriginCommitted(Struct, kw_only=True):
-    """The commit that this one depends on was accepted."""
-
-    origin_committed: Origin
-
-
-_ONE_OF_THREE: Final[dict[str, Any]] = {
-    "oneOf": [
-        {"required": ["set"]},
-        {"required": ["patch"]},
-        {"required": ["delete"], "properties": {"delete": {"const": True}}},
-    ]
-}
-PRECONDITIONS: Final[dict[str, Any]] = {
-    "oneOf": [
-        {"$ref": "#/components/schemas/ReceiptAbsent"},
-        {"$ref": "#/components/schemas/OriginCommitted"},
-    ]
-}
-
-
-class Commit(Struct, kw_only=True):
-    """Changes of entities that take effect together, if nothing that was read has changed."""
-
-    session: Session
-    local_seq: LocalSeq
-    writes: Annotated[
-        list[Annotated[CommitWrite, Meta(extra_json_schema=_ONE_OF_THREE)]],
-        Meta(min_length=1, max_length=256),
-    ]
-    reads: Annotated[list[CommitRead], Meta(max_length=4_096)] | Unset = UNSET
-    pending_reads: Annotated[list[PendingRead], Meta(max_length=4_096)] | Unset = UNSET
-    preconditions: (
-        Annotated[list[Annotated[Any, Meta(extra_json_schema=PRECONDITIONS)]], Meta(max_length=256)]
-        | Unset
-    ) = UNSET
-    event_id: EventId | None = None
 
 
 class BackupBody(Struct, kw_only=True):
@@ -293,56 +228,73 @@ class BackupBody(Struct, kw_only=True):
     directory: str
 
 
-class TableOptions(Struct, kw_only=True):
-    """How a table is refreshed."""
-
-    schedule: str | Unset = UNSET
-    mode: Mode | Unset = UNSET
-    consistency: Consistency | Unset = UNSET
-    description: str | Unset = UNSET
+def node_names(node: str | list[str] | None) -> frozenset[str]:
+    """The nodes whose own records a reader is spared: one name, or several."""
+    if node is None:
+        return frozenset()
+    return frozenset((node,) if isinstance(node, str) else node)
 
 
-TableChange = Annotated[TableOptions, Meta(extra_json_schema={"minProperties": 1})]
+# Tables: an unknown field is refused, because a misspelled one would change what is computed -----
 
 
-class TableBody(TableOptions, kw_only=True):
+class TableOptions(Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """How a table is refreshed. The warehouse knows which modes and schedules there are."""
+
+    schedule: str | UnsetType = UNSET
+    mode: Annotated[str, _shown(enum=["full", "differential", "auto", "immediate"])] | UnsetType = (
+        UNSET
+    )
+    consistency: Annotated[str, _shown(enum=["atomic", "none"])] | UnsetType = UNSET
+    description: str | UnsetType = UNSET
+    publish: str | UnsetType = UNSET
+    """The topic that its changes are written to; empty for none."""
+
+
+class TableBody(TableOptions, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """The definition of a table."""
 
     query: str
-    status: TableStatusWord | Unset = UNSET
+    status: Annotated[str, _shown(enum=["active", "paused"])] | UnsetType = UNSET
 
 
-class NewTable(TableBody, kw_only=True):
+class NewTableBody(TableBody, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """A table that does not exist yet."""
 
     name: str
 
 
-class RefreshBody(Struct, kw_only=True):
+class RefreshBody(Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """Whether to refresh even if fresh, and how long to wait for it."""
 
-    force: bool | Unset = UNSET
-    wait_ms: TableWait | Unset = UNSET
+    force: bool = False
+    wait_ms: TableWait = 0
 
 
-class DrainBody(Struct, kw_only=True):
+class ExplainBody(Struct, kw_only=True, forbid_unknown_fields=True):
+    """A query that need not be a table's."""
+
+    query: str
+
+
+class DrainBody(Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """Whether to drain, and how long to wait until no job is running."""
 
-    draining: bool | Unset = UNSET
-    wait_ms: TableWait | Unset = UNSET
+    draining: bool = True
+    wait_ms: TableWait = 0
 
 
-class GateBody(Struct, kw_only=True):
+class GateBody(Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """A relation to close or open."""
 
-    relation: str
-    closed: bool | Unset = UNSET
-    detail: str | Unset = UNSET
+    relation: Annotated[str, Meta(min_length=1)]
+    closed: bool = True
+    detail: str = ""
 
 
-class SourceBody(Struct, kw_only=True):
+class SourceBody(Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """The columns of a topic's records."""
 
     schema: str
-    key: str | list[str] | Unset = UNSET
-    url: str | Unset = UNSET
+    key: str | list[str] = []
+    url: str | None = None

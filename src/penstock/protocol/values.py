@@ -1,4 +1,4 @@
-"""Single values of requests: their types, and checks that report expected and found values.
+"""Single values of requests: their types, and checks that say what a value must be.
 
 The types carry what JSON Schema says of a value; `check` holds a value against such a schema.
 
@@ -7,7 +7,7 @@ The types carry what JSON Schema says of a value; `check` holds a value against 
 >>> check("mode", "fast", {"enum": ["slow", "steady"]})
 Traceback (most recent call last):
 ...
-penstock.protocol.errors.InvalidRequest: expected mode to be one of slow, steady, found 'fast'
+penstock.protocol.errors.InvalidRequest: mode must be one of slow, steady, not 'fast'
 """
 
 from __future__ import annotations
@@ -44,16 +44,18 @@ def is_topic_name(name: object) -> bool:
     return isinstance(name, str) and _TOPIC_NAME.fullmatch(name) is not None
 
 
-def is_router_name(name: object) -> bool:
-    """Whether a router may have this name: like a topic's, with `>` as well."""
-    return isinstance(name, str) and _ROUTER_NAME.fullmatch(name) is not None
-
-
 def check_topic_name(name: object) -> str:
     """A valid name for a new topic, or `InvalidRequest`."""
     if not isinstance(name, str) or _TOPIC_NAME.fullmatch(name) is None:
+        raise InvalidRequest(f"{name!r} cannot name a topic: use 1 to 255 of A-Z a-z 0-9 . _ : -")
+    return name
+
+
+def check_router_name(name: str) -> str:
+    """A valid name for a new router, or `InvalidRequest`."""
+    if _ROUTER_NAME.fullmatch(name) is None:
         raise InvalidRequest(
-            f"expected a topic name of 1 to 255 of A-Z a-z 0-9 . _ : -, found {name!r}"
+            f"{name!r} cannot name a router: use 1 to 255 of A-Z a-z 0-9 . _ : > -"
         )
     return name
 
@@ -63,29 +65,29 @@ def check_text(what: str, text: str, bytes_max: int) -> None:
     try:
         size_bytes = len(text.encode())
     except UnicodeEncodeError:
-        raise InvalidRequest(f"expected a {what} of whole characters, found {text!a}") from None
+        raise InvalidRequest(f"{what} has half a character (a lone surrogate): {text!a}") from None
     if size_bytes > bytes_max:
-        raise InvalidRequest(f"expected a {what} of at most {bytes_max} bytes, found a longer one")
+        raise InvalidRequest(f"{what} must have at most {bytes_max} bytes, not {size_bytes}")
 
 
 def parse_u64(key: str, value: Any) -> int:
     """An integer that fits 64 bits, or `InvalidRequest`."""
     if type(value) is not int or not 0 <= value <= U64_MAX:
-        raise InvalidRequest(f"expected {key} to be a whole number from 0 on, found {value!r}")
+        raise InvalidRequest(f"{key} must be a whole number from 0 on, not {value!r}")
     return value
 
 
 def parse_bool(key: str, value: Any) -> bool:
     """A JSON boolean, or `InvalidRequest`."""
     if not isinstance(value, bool):
-        raise InvalidRequest(f"expected {key} to be true or false, found {value!r}")
+        raise InvalidRequest(f"{key} must be true or false, not {value!r}")
     return value
 
 
 def parse_choice(key: str, value: Any, choices: tuple[str, ...]) -> str:
     """One of the given choices, or `InvalidRequest`."""
     if not isinstance(value, str) or value not in choices:
-        raise InvalidRequest(f"expected {key} to be one of {', '.join(choices)}, found {value!r}")
+        raise InvalidRequest(f"{key} must be one of {', '.join(choices)}, not {value!r}")
     return value
 
 
@@ -105,13 +107,13 @@ def check(key: str, value: Any, shape: Schema) -> Any:
             if type(value) is int and least <= value <= most:
                 return value
             from_0 = " from 0 on" if least == 0 else ""
-            text = f"expected {key} to be a whole number{from_0}{or_null}, found {value!r}"
+            text = f"{key} must be a whole number{from_0}{or_null}, not {value!r}"
             raise InvalidRequest(text)
         case "string":
             if not isinstance(value, str):
-                raise InvalidRequest(f"expected {key} to be a text{or_null}, found {value!r}")
+                raise InvalidRequest(f"{key} must be a string{or_null}, not {value!r}")
             if "pattern" in shape and not _pattern(shape["pattern"]).match(value):
-                text = f"expected {key} to be a valid name{or_null}, found {value!r}"
+                text = f"{key} must be a valid name{or_null}, not {value!r}"
                 raise InvalidRequest.told(text, {key: value})
     return value
 

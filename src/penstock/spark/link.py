@@ -125,9 +125,9 @@ def new_session(
     try:
         spark.version  # noqa: B018 - the first call: now we know that a server answers
         found = spark.conf.getAll if conf else {}
-        for key, value in (conf or {}).items():
-            if found.get(key) != value:
-                spark.conf.set(key, value)
+        wanted = {key: value for key, value in (conf or {}).items() if found.get(key) != value}
+        if wanted:
+            spark.conf._set_all(wanted, silent=False)  # one request, not one for each
     except PySparkException as error:
         _hang_up(spark)
         raise _not_there(url, error) from error
@@ -144,7 +144,7 @@ def silence() -> None:
 
 
 def _not_there(url: str, error: Exception) -> SparkNotStarted:
-    return SparkNotStarted(f"expected a Spark at {_hidden(url)}, found: {reason(error)}")
+    return SparkNotStarted(f"no Spark answers at {_hidden(url)}: {reason(error)}")
 
 
 def _hang_up(spark: SparkSession) -> None:

@@ -132,8 +132,7 @@ def spark_options(found: Mapping[str, Any]) -> SparkOptions:
     strangers = sorted(set(found) - known)
     if strangers:
         raise Rejected(
-            f"expected options of Spark among {', '.join(sorted(known))}, "
-            f"found {', '.join(strangers)}"
+            f"Spark has no option {', '.join(strangers)}; options are {', '.join(sorted(known))}"
         )
     made = dict(found)
     for name in ("cache_dir", "java_home"):
@@ -157,8 +156,3 @@ def plain_options(options: SparkOptions) -> dict[str, Any]:
     default = asdict(SparkOptions())
     found = {key: value for key, value in asdict(options).items() if value != default[key]}
     return {key: str(v) if isinstance(v, Path) else v for key, v in found.items()}
-
-
-def client_options(options: SparkOptions, url: str) -> dict[str, Any]:
-    """Options, as JSON takes them, for a client of a Spark that was started with these."""
-    return {"remote": url, **({"conf": dict(options.conf)} if options.conf else {})}

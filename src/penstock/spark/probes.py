@@ -21,9 +21,8 @@ import penstock
 from penstock.kernel.errors import Rejected
 from penstock.kernel.text import shortened
 from penstock.lake.columns import columns_of
-from penstock.lake.model import NewFile, SchemaInfo, TableInfo
+from penstock.lake.model import NewFile, SchemaInfo, TableInfo, joined
 from penstock.lake.parquet import write_file
-from penstock.lake.paths import joined
 from penstock.lake.storage import Storage
 from penstock.spark.errors import FilesNotShared, is_lost
 from penstock.spark.lake.reading import spark_path
@@ -100,6 +99,28 @@ def explained(error: Exception) -> Exception:
     if isinstance(error, Rejected) or _MISSING not in str(error):
         return error
     return PenstockMissing(_advice("that Python cannot import it", "the Python of Spark"))
+
+
+class SharedFiles:
+    """Checks that executors share the lake's files, once for each Spark that a link meets.
+
+    On a server that has just been started again, the check takes longer than the work that waits
+    for it. So a Spark of the same version, master and machine as one that has passed is not asked
+    again. If it were different after all, nothing wrong would be committed: a file that a task
+    does not find is an error, and what tasks wrote is compared with what is here.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._passed: tuple[str | None, ...] | None = None
+
+    def check(self, spark: SparkSession) -> None:
+        """Refuse a Spark whose executors see other files."""
+        settings = spark.conf.getAll
+        found = (spark.version, settings.get("spark.master"), settings.get("spark.driver.host"))
+        if found != self._passed:
+            check_shared(spark, self._storage)
+            self._passed = found
 
 
 def check_shared(spark: SparkSession, storage: Storage) -> None:
@@ -204,7 +225,7 @@ def _ask(spark: SparkSession) -> list[Any]:
         if is_lost(error):
             raise
         raise PenstockMissing(
-            "expected Spark's executors to run Python with pyspark and pyarrow, found: "
+            "Spark's executors cannot run Python with pyspark and pyarrow: "
             f"{shortened(str(error), 800)}"
         ) from error
     return found
@@ -224,7 +245,7 @@ def _check(found: list[Any]) -> None:
 
 def _advice(what: str, where: str, python: str = "python") -> str:
     return (
-        f"expected Penstock in the Python of Spark's executors, found {what} ({where}): install it "
+        f"the Python of Spark's executors cannot use Penstock: {what} ({where}); install it "
         f"there with `{python} -m pip install 'penstock[spark]'`, or start Spark with "
         "PYSPARK_PYTHON set to a Python that has it"
     )

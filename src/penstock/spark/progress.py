@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
 
 
-class Stage(Protocol):
+class SparkStage(Protocol):
     """What Spark says of a stage."""
 
     num_tasks: int
@@ -50,7 +50,7 @@ class QueryProgress:
 
 
 def look(
-    stages: Iterable[Stage], *, operation_id: str, running: int, elapsed_ms: int, done: bool
+    stages: Iterable[SparkStage], *, operation_id: str, running: int, elapsed_ms: int, done: bool
 ) -> QueryProgress:
     """Convert a report of Spark into an event."""
     listed = list(stages)
@@ -80,7 +80,7 @@ def watching(
     begun: dict[str, int] = {}
 
     def handler(
-        stages: Iterable[Stage] | None,
+        stages: Iterable[SparkStage] | None,
         inflight_tasks: int,
         operation_id: str | None,
         done: bool,

@@ -13,7 +13,7 @@ from typing import Any, Final
 from penstock.kernel.errors import PenstockError, Rejected
 from penstock.spark.lake.views import Bound
 from penstock.tables.core.failures import FailureKind
-from penstock.tables.query.hints import at_offset, did_you_mean, listed, nearest, not_there
+from penstock.tables.query.names import at_offset, did_you_mean, listed, nearest, not_there
 from penstock.tables.worker.outcomes import kind_of
 
 _CONDITION: Final = re.compile(r"^\s*\[[A-Z0-9_.]+\]\s*")

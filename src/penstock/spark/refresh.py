@@ -8,38 +8,49 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import replace
 from itertools import count
-from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
 from uuid import uuid4
 
+import numpy as np
 import pyarrow as pa
 
 from penstock.kernel.clock import Clock
 from penstock.kernel.errors import PenstockError, Rejected
 from penstock.kernel.system import SystemClock
 from penstock.lake.catalog import Catalog
+from penstock.lake.feed import FeedFile, write_feed
 from penstock.lake.model import TableVersion
+from penstock.lake.row_index import RowIndex
+from penstock.protocol.errors import NotDifferentiable
+from penstock.spark.delta.by_tasks import difference_by_tasks, feed_by_tasks
+from penstock.spark.delta.errors import MustBeFull
+from penstock.spark.delta.limits import DeltaLimits
+from penstock.spark.delta.refresh import DifferentialRefresh
 from penstock.spark.errors import SparkNotStarted, is_lost
+from penstock.spark.jvm.cache import cache_dir
 from penstock.spark.jvm.embedded import start_spark
 from penstock.spark.jvm.keeper import JvmKeeper
 from penstock.spark.lake.difference import RecentFiles
 from penstock.spark.lake.object_store import check_session, check_store
 from penstock.spark.lake.reading import read_table
-from penstock.spark.lake.types import arrived_schema, lake_schema
-from penstock.spark.lake.views import bind
-from penstock.spark.lake.writing import WriteOptions, Written, write_table
+from penstock.spark.lake.types import arrived_schema, is_writable
+from penstock.spark.lake.views import ViewNames, bind, bound_frame
+from penstock.spark.lake.writing import WriteOptions, WrittenFiles, write_table
 from penstock.spark.link import SparkLink, interrupt, open_session, reason
-from penstock.spark.options import SparkOptions, client_options, plain_options, spark_options
-from penstock.spark.probes import check_python, check_shared, explained
+from penstock.spark.options import SparkOptions, plain_options, spark_options
+from penstock.spark.probes import SharedFiles, check_python, check_shared, explained
 from penstock.spark.progress import QueryProgress, watching
 from penstock.spark.query_errors import lost, said
 from penstock.spark.topics.http import TopicRecreated
-from penstock.spark.topics.source import read_topic
-from penstock.tables.core.history import ReasonCode
+from penstock.spark.topics.source import declared_schema, read_topic
+from penstock.tables.core.history import ReasonCode, RefreshProgress
 from penstock.tables.core.model import Mode, TableDefinition
-from penstock.tables.core.progress import RefreshProgress
+from penstock.tables.delta.compiler import compile_query
 from penstock.tables.engine import (
     EngineAway,
+    EngineLost,
     Factory,
     Input,
     Made,
@@ -120,8 +131,7 @@ def shared(options: SparkOptions) -> Iterator[Factory]:
         yield Factory(NAME, plain_options(options))
         return
     with start_spark(options) as embedded:
-        ours = {OURS: options.is_local}
-        yield Factory(NAME, client_options(options, embedded.url) | ours)
+        yield Factory(NAME, {"remote": embedded.url, OURS: options.is_local})
 
 
 class SparkHost:
@@ -155,7 +165,9 @@ class SparkHost:
         options = plain_options(self._options)
         jvm = None if self._keeper is None else self._keeper.jvm
         if jvm is not None:
-            options = client_options(self._options, jvm.url) | {OURS: self._options.is_local}
+            # Without its settings: sessions have those from the start of the JVM, and what belongs
+            # to a JVM they may not set.
+            options = {"remote": jvm.url, OURS: self._options.is_local}
         options[SESSION] = str(uuid4())
         if instead_of is not None and instead_of.options.get("remote") == options["remote"]:
             options[TAKES_OVER] = instead_of.options[SESSION]
@@ -165,19 +177,6 @@ class SparkHost:
         """End the Spark, if it is ours."""
         if self._keeper is not None:
             self._keeper.stop()
-
-
-class Strategy(Protocol):
-    """Brings tables up to date in one mode."""
-
-    @property
-    def mode(self) -> Mode:
-        """The mode that its refreshes are recorded as."""
-        ...
-
-    def refresh(self, spark: SparkSession, task: RefreshTask) -> Made:
-        """Run what must be run and write files; changes nothing that others can see."""
-        ...
 
 
 class FullRefresh:
@@ -207,6 +206,8 @@ class FullRefresh:
         begun = self._clock.monotonic_ns()
         sources = {name: _source(found) for name, found in task.inputs.items()}
         frame = query_frame(spark, self._lake, task.definition.query, sources)
+        if task.definition.mode is not Mode.FULL:
+            frame = self._settled(spark, task, frame, sources)
         available = rows_of(sources)
         bound = self._clock.monotonic_ns()
         with watching(spark, self._teller(task, available), self._clock):
@@ -222,30 +223,84 @@ class FullRefresh:
             ("compare", written.compared_ms),
             ("write", took_ms - written.ran_ms - written.compared_ms),
         )
-        return self._made(task, written, available, timings)
+        made = self._made(task, written, available, timings)
+        return replace(made, feed=self._feed(spark, task, written))
 
     def _made(
         self,
         task: RefreshTask,
-        written: Written,
+        written: WrittenFiles,
         available: int,
         timings: tuple[tuple[str, float], ...],
     ) -> Made:
-        reason, text = ReasonCode.AS_CONFIGURED, ""
-        if task.definition.mode is not Mode.FULL and not task.must_be_full:
-            reason = ReasonCode.NOT_DIFFERENTIABLE
-            text = "this engine runs the whole query"
         change = written.difference
         return Made(
             written.table, self.mode, written.files,
             replace=change is None,
             deletes=change.deletes if change else (),
             inlined_deletes=change.inlined_deletes if change else (),
-            changed=written.changed, reason=reason, reason_text=text,
+            changed=written.changed,
             delta_rows=change.size if change else written.rows + _rows_before(task),
             rows_read=_rows_read(task, written, available),
             rows_written=written.rows, timings_ms=timings,
         )  # fmt: skip
+
+    def _feed(
+        self, spark: SparkSession, task: RefreshTask, written: WrittenFiles
+    ) -> FeedFile | None:
+        """What changed, for readers: compared here, or by Spark where everything was replaced.
+
+        A table that was made anew has no feed: its readers are made anew as well.
+        """
+        table, change, token = written.table, written.difference, task.token
+        if change is None:
+            return self._feed_there(spark, task, written)
+        if not change.size:
+            return None
+        schema = table.arrow_schema
+        rows = pa.concat_tables([change.added.cast(schema), change.gone.cast(schema)])
+        weights = np.repeat([1, -1], [change.added.num_rows, change.gone.num_rows])
+        return write_feed(self._lake.storage, table, rows, pa.array(weights, pa.int64()), token)
+
+    def _feed_there(
+        self, spark: SparkSession, task: RefreshTask, written: WrittenFiles
+    ) -> FeedFile | None:
+        current = task.current
+        if current is None or current.table != written.table or not task.is_read():
+            return None
+        if not all(is_writable(column) for column in current.table.columns):
+            return None
+        storage = self._lake.storage
+        delta = difference_by_tasks(spark, storage, current, written.files)
+        return feed_by_tasks(storage, current.table, delta, task.token)
+
+    def _settled(
+        self,
+        spark: SparkSession,
+        task: RefreshTask,
+        frame: DataFrame,
+        sources: Mapping[str, TableVersion | TopicRead],
+    ) -> DataFrame:
+        """The query, or where it leaves an order open the same with ties broken.
+
+        Which of equal rows come first must not depend on who asks: changes are found by asking
+        again for some of the rows.
+        """
+        columns = {name: source_columns(spark, source) for name, source in sources.items()}
+        try:
+            compiled = compile_query(task.definition.query, columns)
+        except NotDifferentiable:
+            return frame
+        if not compiled.breaks_ties:
+            return frame
+        names = ViewNames()
+        compiled = compile_query(task.definition.query, columns, frame.columns)
+        sql = compiled.full(names)
+        views = {
+            view: source_frame(spark, self._lake, sources[relation])
+            for view, (relation, _) in names.views.items()
+        }
+        return bound_frame(spark, sql, views)
 
     def _teller(self, task: RefreshTask, available: int) -> Tell:
         def tell(seen: QueryProgress) -> None:
@@ -270,23 +325,36 @@ class SparkEngine:
         session_id: str | None = None,
         is_ours: bool = False,
         write: WriteOptions | None = None,
+        limits: DeltaLimits | None = None,
         tell: Tell | None = None,
     ) -> None:
         self._lake = lake
         # An engine's own JVM is not started again before it is asked for: its query may be what
         # ended the last one.
         self._link = SparkLink(options, session_id=session_id, is_ours=is_ours, restarts=False)
+        self._shared_files = SharedFiles(lake.storage)
         self._link.require(self._check)
-        self._strategies: dict[Mode, Strategy] = {
-            Mode.FULL: FullRefresh(lake, write=write, tell=tell)
-        }
+        self._full = FullRefresh(lake, write=write, tell=tell)
+        copies = cache_dir(None if options is None else options.cache_dir) / "rows"
+        self._differential = DifferentialRefresh(lake, RowIndex(copies), limits=limits)
         with suppress(SparkNotStarted) if self._link.is_remote else nullcontext():
             self._link.session()  # or the first use is told that it is away
 
     def refresh(self, task: RefreshTask) -> Made:
         """Bring one table up to date; nothing is committed."""
         with self._used(task.definition.query) as spark:
-            return self._strategies[self._mode(task)].refresh(spark, task)
+            why = _why_full(task)
+            if why is None:
+                try:
+                    return self._differential.refresh(spark, task)
+                except MustBeFull as found:
+                    why = found
+            made = self._full.refresh(spark, task)
+            choice = why.choice
+            if choice is not None:
+                took_ms = sum(spent for _, spent in made.timings_ms)
+                choice = replace(choice, measured_ms=took_ms)
+            return replace(made, reason=why.reason, reason_text=why.text, choice=choice)
 
     def query(self, sql: str, inputs: Mapping[str, TableVersion]) -> pa.Table:
         """Answer a question over tables as they are in the versions given."""
@@ -296,7 +364,7 @@ class SparkEngine:
 
     def explain(self, definition: TableDefinition) -> Mapping[str, Any]:
         """How the next refresh would be done."""
-        known = [mode.value for mode in self._strategies]
+        known = [Mode.FULL.value, Mode.DIFFERENTIAL.value]
         return {"engine": "spark", "modes": known, "query": bind(definition.query).query}
 
     def interrupt(self) -> None:
@@ -307,11 +375,6 @@ class SparkEngine:
         """Release the session, and end the Spark that was started for it."""
         self._link.close()
 
-    def _mode(self, task: RefreshTask) -> Mode:
-        """The mode a task is executed in: all that this engine has, until there are more."""
-        wanted = task.definition.mode
-        return wanted if wanted in self._strategies and not task.must_be_full else Mode.FULL
-
     @contextmanager
     def _used(self, query: str) -> Iterator[SparkSession]:
         """The session for a query; what Spark says against it becomes one line."""
@@ -319,7 +382,7 @@ class SparkEngine:
             yield self._link.session()
         except Exception as error:
             if is_lost(error):
-                self._lost(error)
+                self._raise_lost(error)
             told = self._told(error, query)
             if told is not error:
                 raise told from error
@@ -333,12 +396,18 @@ class SparkEngine:
         told = said(error, query, bind(query, _PREFIX.format(0)), self._functions)
         return error if told is None else told
 
-    def _lost(self, error: Exception) -> NoReturn:
-        """Discard a lost session or Spark and raise; the next call replaces them."""
+    def _raise_lost(self, error: Exception) -> NoReturn:
+        """Discard a lost session or Spark and raise; the next call replaces them.
+
+        A Spark that others run is away if it cannot be reached, and lost if it was there when the
+        query began: then the query may be what ended it.
+        """
         log = self._link.log
         self.close()
         if self._link.is_remote:
-            self._look_for_spark(error)
+            if isinstance(error, SparkNotStarted):
+                raise EngineAway(error.message) from error
+            raise EngineLost(f"Spark was lost during the refresh: {reason(error)}") from error
         if isinstance(error, PenstockError):
             raise error
         raise lost(log) from error
@@ -347,49 +416,23 @@ class SparkEngine:
         """The names of the functions that Spark has."""
         return [row[0] for row in self._link.session().sql("SHOW SYSTEM FUNCTIONS").collect()]
 
-    def _look_for_spark(self, error: Exception) -> NoReturn:
-        """Raise the loss of a remote Spark as `EngineAway`, after a look at whether it is back."""
-        if isinstance(error, SparkNotStarted):
-            raise EngineAway(error.message) from error
-        try:
-            self._link.session()
-        except SparkNotStarted as away:
-            raise EngineAway(away.message) from error
-        raise EngineAway(f"Spark was lost and is back: {reason(error)}") from error
-
     def _check(self, spark: SparkSession) -> None:
         """Refuse a Spark that has no way to the lake's files."""
         check_session(spark, self._lake.data_path)
         if not self._link.is_ours:
-            check_shared(spark, self._lake.storage)
+            self._shared_files.check(spark)
 
 
 def query_frame(
     spark: SparkSession, lake: Catalog, query: str, sources: Mapping[str, Source]
 ) -> DataFrame:
     """A query as a DataFrame, with its relations bound to the given sources; nothing runs yet."""
-    from pyspark.sql.connect.dataframe import DataFrame
-    from pyspark.sql.connect.plan import SQL, SubqueryAlias
-
     bound = bind(query, _PREFIX.format(next(_NUMBERS)))
     absent = sorted(set(bound.views) - set(sources))
     if absent:
-        raise Rejected(
-            f"expected sources for all relations of the query, found none for {', '.join(absent)}"
-        )
-    # The views go with the query in one request.
-    views = [
-        SubqueryAlias(source_frame(spark, lake, sources[name])._plan, view)
-        for name, view in bound.views.items()
-    ]
-    return DataFrame(SQL(bound.query, [], {}, views), spark)
-
-
-def query_schema(
-    spark: SparkSession, lake: Catalog, query: str, sources: Mapping[str, Source]
-) -> pa.Schema:
-    """The columns that a table of this query has; analysed by Spark, not run."""
-    return lake_schema(query_frame(spark, lake, query, sources).schema)
+        raise Rejected(f"the query reads {', '.join(absent)}, for which no source was given")
+    views = {view: source_frame(spark, lake, sources[name]) for name, view in bound.views.items()}
+    return bound_frame(spark, bound.query, views)
 
 
 def source_frame(spark: SparkSession, lake: Catalog, source: Source) -> DataFrame:
@@ -428,7 +471,7 @@ def rows_of(sources: Mapping[str, Source]) -> int:
     return total
 
 
-def _rows_read(task: RefreshTask, written: Written, available: int) -> int:
+def _rows_read(task: RefreshTask, written: WrittenFiles, available: int) -> int:
     """What was read: by Spark's own count of files where it has one, and the records of topics."""
     if written.rows_read is None:
         return available
@@ -449,10 +492,26 @@ def progress_of(seen: QueryProgress, available: int) -> RefreshProgress:
     )
 
 
+def _why_full(task: RefreshTask) -> MustBeFull | None:
+    """Why a task is not even tried by its changes."""
+    if task.definition.mode is Mode.FULL:
+        return MustBeFull(ReasonCode.AS_CONFIGURED)
+    if task.must_be_full or task.reason is ReasonCode.REQUESTED:
+        return MustBeFull(task.reason)
+    return None
+
+
+def source_columns(spark: SparkSession, source: TableVersion | TopicRead) -> tuple[str, ...]:
+    """The names of a source's columns."""
+    if isinstance(source, TopicRead):
+        return tuple(declared_schema(spark, source.schema).fieldNames())
+    return tuple(column.name for column in source.table.columns)
+
+
 def _source(found: Input) -> TableVersion | TopicRead:
     source = found.version or found.topic
     if source is None:
-        raise Rejected(f"expected a lake table or a topic, found neither for {found.name!r}")
+        raise Rejected(f"{found.name!r} is neither a lake table nor a topic")
     return source
 
 

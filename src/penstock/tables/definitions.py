@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from penstock.kernel.errors import Conflict, Rejected
+from penstock.lake.catalog import Catalog
 from penstock.lake.columns import unread_type
+from penstock.lake.feed import DELETE_TABLE as DELETE_FEEDS
 from penstock.lake.model import TableInfo
-from penstock.lake.transaction import Transaction
+from penstock.lake.transaction import LakeTransaction
 from penstock.protocol.errors import (
     SourceExists,
     SourceNotFound,
@@ -23,15 +25,14 @@ from penstock.protocol.errors import (
     TableInUse,
 )
 from penstock.tables import rows
-from penstock.tables.core.graph import StreamGraph, check_modes
+from penstock.tables.core.graph import StreamGraph, check_modes, check_publishing
 from penstock.tables.core.model import Status, TableDefinition
 from penstock.tables.core.topics import TopicSource
 from penstock.tables.core.units import ExecutionUnitGraph
 from penstock.tables.delta.modes import check_differential
-from penstock.tables.files import Folder, parse_folder
-from penstock.tables.names import topic_source
-from penstock.tables.plan import TablePlan, plan_tables
-from penstock.tables.query.relations import NameCheck
+from penstock.tables.plan import Folder, TablePlan, parse_folder, plan_tables
+from penstock.tables.query.names import STATE_SCHEMA, state_table, topic_source
+from penstock.tables.query.relations import NameCheck, Relations
 from penstock.tables.query.resolve import RelationShape
 from penstock.tables.rows import GRAPH_VERSION, MADE, SELECT_VALUE, SET_VALUE
 from penstock.tables.store import Definitions, TableStore
@@ -43,8 +44,13 @@ T = TypeVar("T")
 class Definer:
     """Creates, replaces, alters and drops a warehouse's tables, and declares its topics."""
 
-    def __init__(self, store: TableStore) -> None:
+    def __init__(
+        self,
+        store: TableStore,
+        check_topic: Callable[[TableDefinition], None] = lambda _: None,
+    ) -> None:
         self._store = store
+        self._check_topic = check_topic
 
     def put(self, table: TableDefinition, *, may_exist: bool) -> StreamGraph:
         """Create a table, or with `may_exist` replace an existing one."""
@@ -54,11 +60,13 @@ class Definer:
         found = self._store.definitions()
         before = found.graph.tables.get(table.name)
         if before is not None and not may_exist:
-            raise TableExists(f"expected a new name, found stream table {table.name!r}")
+            raise TableExists(f"there is a stream table {table.name!r} already")
         graph = found.graph.with_table(table)
-        lake = self._check(graph, [table], [table] if before is None else [])
+        lake = self._check(graph, [table] if before is None else [], found)
+        self._check_published(before, table)
         known = {**lake, **topic_shapes(found)}
         NameCheck(graph, known, {table.name}, self._store.lake.columns_max).check(table.name)
+        check_differential([table], Relations(known, graph, {table.name}))
         transaction = self._begin(found.version)
         self._store_table(transaction, before, table)
         return self._commit(transaction, graph)
@@ -72,7 +80,9 @@ class Definer:
         before = found.graph.table(name)
         table = replace(wanted, status=before.status)
         graph = found.graph.with_table(table)
-        self._check(graph, [table], [])
+        lake = self._check(graph, [], found)
+        self._check_published(before, table)
+        check_differential([table], Relations({**lake, **topic_shapes(found)}, graph))
         transaction = self._begin(found.version)
         self._store_table(transaction, before, table)
         return self._commit(transaction, graph)
@@ -124,10 +134,16 @@ class Definer:
         plan = plan_tables(wanted.tables, found.graph.tables, prune=prune)
         news = [s for name, s in sorted(wanted.topics.items()) if found.topics.get(name) != s]
         changed = [step.table for step in (*plan.replace, *plan.alter)]
-        lake = self._check(plan.graph, [*plan.create, *changed], plan.create)
-        plan = replace(plan, declare=tuple(news))
         with_news = replace(found, topics={**found.topics, **wanted.topics})
-        _check_plan(plan, found, lake, topic_shapes(with_news), self._store.lake.columns_max)
+        lake = self._check(plan.graph, plan.create, with_news)
+        plan = replace(plan, declare=tuple(news))
+        for table in (*plan.create, *changed):
+            self._check_published(found.graph.tables.get(table.name), table)
+        topics = topic_shapes(with_news)
+        _check_plan(plan, found, lake, topics, self._store.lake.columns_max)
+        made = [*plan.create, *changed]
+        shapes = Relations({**lake, **topics}, plan.graph, {table.name for table in made})
+        check_differential(made, shapes)
         return plan
 
     # topics --------------------------------------------------------------------------------------
@@ -143,9 +159,7 @@ class Definer:
         found = self._store.definitions()
         before = found.topics.get(source.name)
         if before is not None and not may_exist:
-            raise SourceExists(
-                f"expected a topic not yet declared, found {source.topic!r} declared"
-            )
+            raise SourceExists(f"topic {source.topic!r} is declared already")
         if before == source:
             return
         transaction = self._begin(found.version)
@@ -169,7 +183,7 @@ class Definer:
         self._store.lake.commit(transaction)
 
     def _store_source(
-        self, transaction: Transaction, found: Definitions, source: TopicSource
+        self, transaction: LakeTransaction, found: Definitions, source: TopicSource
     ) -> None:
         transaction.also(rows.STORE_SOURCE, (source.name, source.to_json()))
         if source.name in found.topics:
@@ -181,23 +195,29 @@ class Definer:
     def _check(
         self,
         graph: StreamGraph,
-        changed: Iterable[TableDefinition],
         created: Iterable[TableDefinition],
+        found: Definitions,
     ) -> dict[str, RelationShape]:
         """Reject impossible definitions; returns the columns of every lake table."""
         check_modes(graph)
+        check_publishing(graph, {name: source.url for name, source in found.topics.items()})
         ExecutionUnitGraph(graph)
-        check_differential(changed)
         lake = lake_shapes(self._store.lake.tables())
         for table in created:
             if table.name in lake:
                 raise TableExists(
-                    f"expected a new name, found that the lake has a table {table.name!r} that is "
-                    "no stream table"
+                    f"the lake has a table {table.name!r} already, which is not a stream table: "
+                    "choose another name, or drop that table"
                 )
         return lake
 
-    def _begin(self, version: int) -> Transaction:
+    def _check_published(self, before: TableDefinition | None, table: TableDefinition) -> None:
+        """Check the topic that changes are to be written to, unless they already are."""
+        known = None if before is None else (before.publish, before.publish_url)
+        if table.publish and known != (table.publish, table.publish_url):
+            self._check_topic(table)
+
+    def _begin(self, version: int) -> LakeTransaction:
         transaction = self._store.lake.begin()
         value = None if version == 0 else str(version)
         transaction.expect(SELECT_VALUE, (GRAPH_VERSION,), value)
@@ -205,8 +225,13 @@ class Definer:
         return transaction
 
     def _store_table(
-        self, transaction: Transaction, before: TableDefinition | None, table: TableDefinition
+        self, transaction: LakeTransaction, before: TableDefinition | None, table: TableDefinition
     ) -> None:
+        if table.publish:
+            to = (table.name, table.publish, table.publish_url)
+            transaction.also(rows.STORE_PUBLICATION, to)
+        else:
+            transaction.also(rows.DELETE_PUBLICATION, (table.name,))
         if before is None:
             transaction.also(rows.INSERT_TABLE, rows.table_row(table))
             return
@@ -218,17 +243,24 @@ class Definer:
             transaction.also(rows.DELETE_FRONTIER, (name,))
             transaction.also(rows.CLEAR_STATUS_DETAIL, (name,))
 
-    def _drop_tables(self, transaction: Transaction, names: Iterable[str]) -> None:
+    def _drop_tables(self, transaction: LakeTransaction, names: Iterable[str]) -> None:
         infos = {
             _plain(info.schema.name, info.name): info
             for info in self._store.lake.tables(transaction.base)
         }
         for name in names:
+            state = infos.get(f"{STATE_SCHEMA}.{state_table(name)}")
+            if state is not None:
+                transaction.drop_table(state)
             if name in infos and self._is_ours(name, infos[name]):
                 transaction.drop_table(infos[name])
+                transaction.also(DELETE_FEEDS, (infos[name].id,))
             transaction.also(rows.DELETE_TABLE, (name,))
+            transaction.also(rows.DELETE_PUBLICATION, (name,))
             transaction.also(rows.DELETE_FRONTIER, (name,))
             transaction.also(rows.DELETE_VALUE, (f"{MADE}{name}",))
+            transaction.also(rows.DELETE_VALUE, (f"{rows.REBUILD}{name}",))
+            transaction.also(rows.DELETE_VALUE, (f"{rows.STATE}{name}",))
 
     def _is_ours(self, name: str, info: TableInfo) -> bool:
         """Whether refreshes created a lake table; otherwise it is another tool's and stays."""
@@ -238,7 +270,7 @@ class Definer:
             return bool(made[0][0] == info.uuid)
         return bool(lake.query(rows.REFRESH_IS, (name,)))
 
-    def _commit(self, transaction: Transaction, graph: StreamGraph) -> StreamGraph:
+    def _commit(self, transaction: LakeTransaction, graph: StreamGraph) -> StreamGraph:
         self._store.lake.commit(transaction)
         return graph
 
@@ -258,10 +290,10 @@ def _again(change: Callable[[], T]) -> T:
 def read_folder(folder: Path, url: str | None = None) -> Folder:
     """The tables that the `.sql` files of a folder define, and the topics they declare."""
     if not folder.is_dir():
-        raise Rejected(f"expected a folder of .sql files, found no folder {str(folder)!r}")
+        raise Rejected(f"there is no folder {str(folder)!r}")
     files = {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*.sql")}
     if not files:
-        raise Rejected(f"expected .sql files in {str(folder)!r}, found none")
+        raise Rejected(f"there are no .sql files in {str(folder)!r}")
     return parse_folder(files, url=url)
 
 
@@ -285,6 +317,11 @@ def topic_shapes(found: Definitions) -> dict[str, RelationShape]:
         name: RelationShape(tuple(column.name for column in source.columns))
         for name, source in found.topics.items()
     }
+
+
+def stored_relations(lake: Catalog, found: Definitions) -> Relations:
+    """Every relation that a query can read, as it is stored now."""
+    return Relations({**lake_shapes(lake.tables()), **topic_shapes(found)}, found.graph)
 
 
 def _check_plan(

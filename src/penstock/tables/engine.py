@@ -12,23 +12,25 @@ worker process creates its own. It is called as `function(lake, options)`.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import pyarrow as pa
 
-from penstock.kernel.errors import Gone, Rejected, Unavailable
+from penstock.kernel.errors import Corrupt, Gone, Rejected, Unavailable
 from penstock.lake.catalog import Catalog
+from penstock.lake.feed import FeedFile
 from penstock.lake.model import NewFile, TableInfo, TableVersion
-from penstock.lake.ranges import ChangeRange
+from penstock.lake.scan import ChangeRange
 from penstock.lake.selection import FileRows
+from penstock.protocol.requests import Record
 from penstock.tables.core.frontier import Frontier, Position, TopicPosition
-from penstock.tables.core.history import ReasonCode
+from penstock.tables.core.history import ReasonCode, RefreshProgress
 from penstock.tables.core.model import Mode, TableDefinition
-from penstock.tables.core.progress import RefreshProgress
-from penstock.tables.core.topics import TopicSource
+from penstock.tables.core.topics import TopicSource, schema_columns
+from penstock.tables.delta.cost import Choice
 
 
 class EngineAway(Unavailable):
@@ -37,10 +39,25 @@ class EngineAway(Unavailable):
     code = "engine_away"
 
 
+class EngineLost(Unavailable):
+    """The query engine ended during a refresh; it may come back, and end under it again."""
+
+    code = "engine_lost"
+
+
 class SourceRecreated(Gone):
     """A source was recreated: it is not the relation that the contents were made from."""
 
     code = "source_recreated"
+
+
+class StateDisagrees(Corrupt):
+    """A change takes rows from a table that does not hold them; nothing was committed.
+
+    The table's next refresh runs the whole query.
+    """
+
+    code = "state_disagrees"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +91,8 @@ class Input:
 
     `since` is the position that the current contents reflect; None if they did not read it. A lake
     table has a `version`, a topic has `topic`. `pending` means that an earlier member of the unit
-    has just made it.
+    has just made it. `feed` are the files of its change feed that lead from `since` to `position`,
+    None if there is no such way.
     """
 
     name: str
@@ -84,11 +102,19 @@ class Input:
     pending: bool = False
     _changes: Callable[[], ChangeRange] | None = None
     topic: TopicRead | None = None
+    feed: tuple[FeedFile, ...] | None = None
 
     @property
     def moved(self) -> bool:
         """Whether it changed since the current contents were made."""
         return self.pending or self.since != self.position
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of its columns."""
+        if self.topic is not None:
+            return schema_columns(self.topic.schema)
+        return () if self.version is None else tuple(c.name for c in self.version.table.columns)
 
     def changes(self) -> ChangeRange:
         """Its inserts and deletes since then.
@@ -97,12 +123,18 @@ class Input:
         now.
         """
         if self._changes is None:
-            raise Rejected(f"expected a lake table that was read before, found {self.name!r}")
+            raise Rejected(
+                f"{self.name!r} is not a lake table that was read before: it has no changes to read"
+            )
         return self._changes()
 
 
 def _tell_nobody(_: RefreshProgress) -> None:
     return
+
+
+def _is_read() -> bool:
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +145,10 @@ class RefreshTask:
     `current` are the current contents, None if there are none. `target` returns the table to write
     files for, once the columns are known; file names must contain `token` (`lake.write(table, rows,
     token=task.token)`), otherwise the sweep may remove them. `tell` may be called with progress at
-    any time, from any thread.
+    any time, from any thread. `factors` are what the table's refreshes taught about their costs.
+    `state` is what an earlier refresh stored beside the contents, if it still belongs to them;
+    `state_target` returns the table to store it in. `is_read` says whether anything follows the
+    table's changes.
     """
 
     definition: TableDefinition
@@ -124,6 +159,10 @@ class RefreshTask:
     target: Callable[[pa.Schema], TableInfo]
     token: str
     tell: Callable[[RefreshProgress], None] = _tell_nobody
+    factors: Mapping[Mode, float] = field(default_factory=dict)
+    state: TableVersion | None = None
+    state_target: Callable[[pa.Schema], TableInfo] | None = None
+    is_read: Callable[[], bool] = _is_read
 
     @property
     def must_be_full(self) -> bool:
@@ -137,7 +176,10 @@ class Made:
 
     With `replace` the files become the entire contents. Otherwise rows in `deletes` (positions in
     files of `task.current`) and `inlined_deletes` (row ids) are removed and the files added. If
-    `changed` is False, contents stay as they are: only the table's frontier is committed.
+    `changed` is False, contents stay as they are: only the table's frontier is committed. `feed`
+    holds the rows that came and went, where the engine knows them. `choice` is how the mode was
+    chosen, with what it cost. `state` is what to store beside the contents, under the same rules;
+    `keeps_state` says that what is stored then belongs to them.
     """
 
     table: TableInfo
@@ -153,6 +195,10 @@ class Made:
     delta_rows: int = 0
     rows_written: int = 0
     timings_ms: tuple[tuple[str, float], ...] = ()
+    feed: FeedFile | None = None
+    choice: Choice | None = None
+    state: Made | None = None
+    keeps_state: bool = False
 
 
 class Refresher(Protocol):
@@ -198,6 +244,32 @@ class TopicPositions(Protocol):
         """The head of each source, by name; one that does not exist is at epoch 0, seq 0."""
         ...
 
+    def moved(self, sources: Collection[TopicSource], timeout_s: float) -> bool:
+        """Wait until a source may have moved since its head was last asked for; False if not."""
+        ...
+
+    def close(self) -> None:
+        """Close all connections."""
+        ...
+
+
+class TopicWriter(Protocol):
+    """Writes the changes of tables to topics; from the same module as positions."""
+
+    def head(self, url: str, topic: str) -> TopicHead:
+        """Where a topic ends; raises `PublishRefused` if it cannot take changes."""
+        ...
+
+    def held(
+        self, url: str, topic: str, after: TopicPosition, uuid: str, snapshot: int
+    ) -> tuple[TopicPosition, int]:
+        """How many parts of a table's snapshot stand behind a position, and where they end."""
+        ...
+
+    def write(self, url: str, topic: str, records: Sequence[Record], key: str) -> int:
+        """Append records, all or none, once for each idempotency key; returns the last seq."""
+        ...
+
     def close(self) -> None:
         """Close all connections."""
         ...
@@ -230,7 +302,7 @@ class Factory:
         try:
             found: Callable[..., Any] = getattr(module, name)
         except AttributeError as error:
-            raise Rejected(f"expected to load {self.name!r}, found: {error}") from error
+            raise Rejected(f"cannot load {self.name!r}: {error}") from error
         return found
 
     def _parts(self) -> tuple[ModuleType, str]:
@@ -242,4 +314,4 @@ class Factory:
         try:
             return importlib.import_module(module), name
         except ImportError as error:
-            raise Rejected(f"expected to load {self.name!r}, found: {error}") from error
+            raise Rejected(f"cannot load {self.name!r}: {error}") from error

@@ -83,7 +83,7 @@ def refresh_here(
         _stop(store, definitions, unit, ended)
         return False, ended.detail
     if isinstance(ended, Cancelled):
-        raise Unavailable(f"expected to refresh {table}, found the job cancelled: {ended.detail}")
+        raise Unavailable(f"the refresh of {table} was cancelled: {ended.detail}")
     for name in unit.members:
         store.run(rows.START_TABLE, Status.ACTIVE.value, name)
     return True, "refreshed"
@@ -105,7 +105,7 @@ def _check_gates(store: TableStore, unit: Unit) -> None:
     closed = {name for (name,) in store.lake.query(rows.SELECT_GATES)}
     found = sorted(closed & {*unit.members, *unit.inputs})
     if found:
-        raise Rejected(f"expected open gates for {unit.key}, found {', '.join(found)} closed")
+        raise Rejected(f"{unit.key} cannot be refreshed: gates of {', '.join(found)} are closed")
 
 
 def _has_changed(store: TableStore, unit: Unit) -> bool:

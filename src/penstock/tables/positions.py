@@ -21,7 +21,7 @@ from penstock.lake.reader import Reader
 from penstock.tables import rows
 from penstock.tables.core.frontier import LakePosition
 
-_CHANGES: Final = (
+CHANGES: Final = (
     "inserted_into_table",
     "deleted_from_table",
     "altered_table",
@@ -60,7 +60,7 @@ class Positions:
         for number, text in reader.changes_after(self._through):
             if number > self._through + 1:
                 self._gap = number
-            for table_id in parse(text).ids(*_CHANGES):
+            for table_id in parse(text).ids(*CHANGES):
                 self._changed[table_id] = number
             self._through = number
         self._oldest = reader.oldest_changes()
@@ -73,6 +73,10 @@ class Positions:
             began, filled = reader.created_in(table.id), reader.last_filled_in(table.id)
             known = self._changed[table.id] = max(began or 0, filled or 0)
         return LakePosition(known)
+
+    def changed_after(self, table_id: int, snapshot: int) -> bool:
+        """Whether a table is known to have changed after a snapshot."""
+        return self._changed.get(table_id, -1) > snapshot
 
     def of_all(self, reader: Reader, names: Iterable[str]) -> dict[str, LakePosition]:
         """Positions by table name; missing tables are left out."""

@@ -1,4 +1,7 @@
-"""All SQL of stream tables: the statements over the tables of `schema`, and rows as objects.
+"""All SQL of stream tables: the tables in the lake's catalog, the statements, and rows as objects.
+
+The tables are in the lake's own database, so that a refresh commits its data, frontier, history and
+job outcome in one transaction. Times are integer milliseconds since 1970; lists are JSON.
 
 Statements use `?` and run on SQLite and PostgreSQL alike. A docstring below a statement names its
 parameters in order where that is not obvious. `store` runs them.
@@ -12,10 +15,162 @@ from typing import Any, Final
 
 from penstock.tables.core.frontier import Frontier
 from penstock.tables.core.history import ReasonCode, RefreshOutcome, RefreshRecord
-from penstock.tables.core.jobs import Job, JobStatus
+from penstock.tables.core.jobs import JobStatus, RefreshJob
 from penstock.tables.core.model import Consistency, Mode, Status, TableDefinition
 from penstock.tables.core.schedule import parse_schedule
 from penstock.tables.core.units import UnitKind
+
+VERSION: Final = 4
+
+CREATE: Final = (
+    """CREATE TABLE IF NOT EXISTS penstock_tables (
+        name TEXT PRIMARY KEY,
+        query TEXT NOT NULL,
+        sources TEXT NOT NULL,
+        schedule TEXT NOT NULL,
+        mode TEXT NOT NULL,
+        consistency TEXT NOT NULL,
+        status TEXT NOT NULL,
+        status_detail TEXT,
+        description TEXT NOT NULL,
+        is_volatile INTEGER NOT NULL)""",
+    """CREATE TABLE IF NOT EXISTS penstock_frontiers (
+        table_name TEXT PRIMARY KEY,
+        frontier TEXT NOT NULL,
+        snapshot BIGINT,
+        fresh_at BIGINT NOT NULL,
+        job_id BIGINT NOT NULL)""",
+    """CREATE TABLE IF NOT EXISTS penstock_scheduler_jobs (
+        job_id BIGINT PRIMARY KEY,
+        graph_version BIGINT NOT NULL,
+        unit_key TEXT NOT NULL,
+        unit_kind TEXT NOT NULL,
+        members TEXT NOT NULL,
+        root TEXT NOT NULL,
+        status TEXT NOT NULL,
+        coordinator TEXT NOT NULL,
+        worker TEXT,
+        attempt_no INTEGER NOT NULL,
+        enqueued_at BIGINT NOT NULL,
+        started_at BIGINT,
+        finished_at BIGINT,
+        outcome_detail TEXT,
+        retryable INTEGER)""",
+    # for polling, for finding a unit's live job, for pruning
+    """CREATE INDEX IF NOT EXISTS penstock_scheduler_jobs_polling
+        ON penstock_scheduler_jobs (status, enqueued_at)""",
+    """CREATE INDEX IF NOT EXISTS penstock_scheduler_jobs_unit
+        ON penstock_scheduler_jobs (unit_key, status)""",
+    """CREATE INDEX IF NOT EXISTS penstock_scheduler_jobs_finished
+        ON penstock_scheduler_jobs (finished_at)""",
+    """CREATE TABLE IF NOT EXISTS penstock_refresh_history (
+        job_id BIGINT NOT NULL,
+        table_name TEXT NOT NULL,
+        unit_key TEXT NOT NULL,
+        outcome TEXT NOT NULL,
+        configured_mode TEXT NOT NULL,
+        executed_mode TEXT,
+        reason_code TEXT NOT NULL,
+        reason_text TEXT NOT NULL,
+        rows_read BIGINT NOT NULL,
+        delta_rows BIGINT NOT NULL,
+        rows_written BIGINT NOT NULL,
+        started_at BIGINT NOT NULL,
+        finished_at BIGINT NOT NULL,
+        timings TEXT NOT NULL,
+        frontier TEXT NOT NULL,
+        snapshot BIGINT,
+        stale TEXT NOT NULL,
+        PRIMARY KEY (job_id, table_name))""",
+    """CREATE INDEX IF NOT EXISTS penstock_refresh_history_table
+        ON penstock_refresh_history (table_name, finished_at)""",
+    """CREATE TABLE IF NOT EXISTS penstock_leases (
+        name TEXT PRIMARY KEY,
+        holder TEXT NOT NULL,
+        fence BIGINT NOT NULL,
+        expires_at BIGINT NOT NULL)""",
+    """CREATE TABLE IF NOT EXISTS penstock_locks (
+        table_name TEXT PRIMARY KEY,
+        holder TEXT NOT NULL,
+        taken_at BIGINT NOT NULL)""",
+    """CREATE TABLE IF NOT EXISTS penstock_gates (
+        relation TEXT PRIMARY KEY,
+        closed_at BIGINT NOT NULL,
+        detail TEXT NOT NULL)""",
+    # the graph's version, the warehouse's name, whether it drains, how far positions are known
+    """CREATE TABLE IF NOT EXISTS penstock_warehouse (
+        name TEXT PRIMARY KEY,
+        value TEXT NOT NULL)""",
+    # topics that tables may read: columns, key, server address, as JSON
+    """CREATE TABLE IF NOT EXISTS penstock_sources (
+        name TEXT PRIMARY KEY,
+        definition TEXT NOT NULL)""",
+    # people's requests to the coordinator, and their outcomes
+    """CREATE TABLE IF NOT EXISTS penstock_requests (
+        request_id TEXT PRIMARY KEY,
+        table_name TEXT NOT NULL,
+        is_forced INTEGER NOT NULL,
+        asked_at BIGINT NOT NULL,
+        answered_at BIGINT,
+        is_ok INTEGER,
+        detail TEXT)""",
+    """CREATE INDEX IF NOT EXISTS penstock_requests_open ON penstock_requests (answered_at)""",
+    # which snapshot last changed a table, for snapshots whose changes may have expired
+    """CREATE TABLE IF NOT EXISTS penstock_positions (
+        table_id BIGINT PRIMARY KEY,
+        snapshot BIGINT NOT NULL)""",
+    """CREATE TABLE IF NOT EXISTS penstock_skips (
+        skipped_at BIGINT NOT NULL,
+        unit_key TEXT NOT NULL,
+        members TEXT NOT NULL,
+        reason TEXT NOT NULL,
+        detail TEXT NOT NULL)""",
+    """CREATE INDEX IF NOT EXISTS penstock_skips_at ON penstock_skips (skipped_at)""",
+    # dry run: what would have been started together
+    """CREATE TABLE IF NOT EXISTS penstock_would_dispatch (
+        job_id BIGINT PRIMARY KEY,
+        unit_key TEXT NOT NULL,
+        alongside TEXT NOT NULL,
+        at_ms BIGINT NOT NULL)""",
+    # a coordinator's last report, for other processes
+    """CREATE TABLE IF NOT EXISTS penstock_board (
+        name TEXT PRIMARY KEY,
+        value TEXT NOT NULL,
+        said_at BIGINT NOT NULL)""",
+    # how the mode of a refresh was chosen, as JSON: both estimates, the choice, what it cost
+    """CREATE TABLE IF NOT EXISTS penstock_refresh_choices (
+        job_id BIGINT NOT NULL,
+        table_name TEXT NOT NULL,
+        finished_at BIGINT NOT NULL,
+        choice TEXT NOT NULL,
+        PRIMARY KEY (job_id, table_name))""",
+    """CREATE INDEX IF NOT EXISTS penstock_refresh_choices_table
+        ON penstock_refresh_choices (table_name, finished_at)""",
+    # tables whose changes go to a topic: which, how far they have come, and why they wait
+    """CREATE TABLE IF NOT EXISTS penstock_publications (
+        table_name TEXT PRIMARY KEY,
+        topic TEXT NOT NULL,
+        url TEXT NOT NULL,
+        table_uuid TEXT,
+        snapshot BIGINT NOT NULL,
+        epoch BIGINT NOT NULL,
+        seq BIGINT NOT NULL,
+        published_at BIGINT,
+        trouble TEXT)""",
+    # processes on other machines, which cannot be looked up here
+    """CREATE TABLE IF NOT EXISTS penstock_processes (
+        name TEXT PRIMARY KEY,
+        seen_at BIGINT NOT NULL)""",
+)
+"""Creates what does not exist yet. Idempotent."""
+
+WAITERS: Final = """CREATE TABLE IF NOT EXISTS penstock_token_waiters (
+    pool TEXT NOT NULL,
+    holder TEXT NOT NULL,
+    since BIGINT NOT NULL,
+    PRIMARY KEY (pool, holder))"""
+"""Coordinators that found no permit. Stored with the permits, possibly in another database."""
+
 
 JOB_COLUMNS: Final = (
     "job_id", "graph_version", "unit_key", "unit_kind", "members", "root", "status", "coordinator",
@@ -52,6 +207,10 @@ POSITIONS_THROUGH: Final = "positions_through"
 POSITIONS_FLOOR: Final = "positions_floor"
 MADE: Final = "made:"
 """Prefix of the values that name the lake table of a stream table by its UUID."""
+STATE: Final = "state:"
+"""Prefix of the values that name the refresh which the stored state of a table belongs to."""
+REBUILD: Final = "rebuild:"
+"""Prefix of the values that say why the next refresh of a table has to run its whole query."""
 
 SELECT_VALUE: Final = "SELECT value FROM penstock_warehouse WHERE name = ?"
 SELECT_TWO_VALUES: Final = "SELECT name, value FROM penstock_warehouse WHERE name IN (?, ?)"
@@ -64,7 +223,8 @@ DELETE_VALUE: Final = "DELETE FROM penstock_warehouse WHERE name = ?"
 
 # definitions -------------------------------------------------------------------------------------
 
-SELECT_TABLES_ONLY: Final = f"SELECT {', '.join(TABLE_COLUMNS)} FROM penstock_tables"
+SELECT_TABLES_ONLY: Final = f"""SELECT {", ".join(TABLE_COLUMNS)}, p.topic, p.url
+    FROM penstock_tables LEFT JOIN penstock_publications p ON p.table_name = name"""
 SELECT_TABLES: Final = f"{SELECT_TABLES_ONLY} ORDER BY name"
 SELECT_TABLE_NAMES: Final = "SELECT name FROM penstock_tables"
 SELECT_STATUSES: Final = "SELECT name, status FROM penstock_tables"
@@ -74,6 +234,22 @@ INSERT_TABLE: Final = insert("penstock_tables", TABLE_COLUMNS)
 UPDATE_TABLE: Final = """UPDATE penstock_tables SET query = ?, sources = ?, schedule = ?, mode = ?,
     consistency = ?, status = ?, description = ?, is_volatile = ? WHERE name = ?"""
 """The values of `table_row`, its name last."""
+STORE_PUBLICATION: Final = """INSERT INTO penstock_publications
+    (table_name, topic, url, snapshot, epoch, seq) VALUES (?, ?, ?, -1, 0, 0)
+    ON CONFLICT (table_name) DO UPDATE SET topic = excluded.topic, url = excluded.url,
+    table_uuid = NULL, snapshot = -1, epoch = 0, seq = 0, published_at = NULL, trouble = NULL
+    WHERE penstock_publications.topic <> excluded.topic
+        OR penstock_publications.url <> excluded.url"""
+"""table_name, topic, url. Another topic begins from nothing, the same goes on where it was."""
+DELETE_PUBLICATION: Final = "DELETE FROM penstock_publications WHERE table_name = ?"
+SELECT_PUBLICATIONS: Final = """SELECT table_name, topic, url, table_uuid, snapshot, epoch, seq,
+    published_at, trouble FROM penstock_publications ORDER BY table_name"""
+MARK_PUBLISHED: Final = """UPDATE penstock_publications SET table_uuid = ?, snapshot = ?, epoch = ?,
+    seq = ?, published_at = ?, trouble = NULL
+    WHERE table_name = ? AND topic = ? AND url = ? AND snapshot = ?"""
+"""table_uuid, snapshot, epoch, seq, published_at, table_name, topic, url, the snapshot before."""
+SET_TROUBLE: Final = """UPDATE penstock_publications SET trouble = ?
+    WHERE table_name = ? AND topic = ? AND url = ?"""
 DELETE_TABLE: Final = "DELETE FROM penstock_tables WHERE name = ?"
 SET_STATUS: Final = "UPDATE penstock_tables SET status = ?, status_detail = NULL WHERE name = ?"
 CLEAR_STATUS_DETAIL: Final = "UPDATE penstock_tables SET status_detail = NULL WHERE name = ?"
@@ -95,6 +271,19 @@ SELECT_GATES: Final = "SELECT relation FROM penstock_gates ORDER BY relation"
 CLOSE_GATE: Final = """INSERT INTO penstock_gates (relation, closed_at, detail) VALUES (?, ?, ?)
     ON CONFLICT (relation) DO NOTHING"""
 OPEN_GATE: Final = "DELETE FROM penstock_gates WHERE relation = ?"
+
+# feeds of published and watched tables -----------------------------------------------------------
+
+NEXT_FEED: Final = """SELECT until_snapshot, path, path_is_relative, row_count, size_bytes
+    FROM penstock_lake_feeds WHERE table_id = ? AND after_snapshot >= 0 AND after_snapshot <= ?
+    AND until_snapshot > ? ORDER BY until_snapshot LIMIT 1"""
+"""table_id, a snapshot, the same again. The entry that leads on from it."""
+LIST_FEED: Final = """INSERT INTO penstock_lake_feeds VALUES (?, ?, ?, ?, ?, ?, ?)
+    ON CONFLICT (table_id, after_snapshot) DO NOTHING"""
+LISTED_FEED: Final = """SELECT until_snapshot, path, path_is_relative, row_count, size_bytes
+    FROM penstock_lake_feeds WHERE table_id = ? AND after_snapshot = ?"""
+UNLIST_FEED: Final = "DELETE FROM penstock_lake_feeds WHERE table_id = ? AND after_snapshot = ?"
+TABLE_NUMBERS: Final = "SELECT DISTINCT table_id FROM ducklake_table WHERE table_uuid = ?"
 
 # frontiers and positions -------------------------------------------------------------------------
 
@@ -150,16 +339,28 @@ INSERT_WOULD_DISPATCH: Final = "INSERT INTO penstock_would_dispatch VALUES (?, ?
 
 # history -----------------------------------------------------------------------------------------
 
-SELECT_HISTORY: Final = f"SELECT {', '.join(HISTORY_COLUMNS)} FROM penstock_refresh_history"
+SELECT_HISTORY: Final = f"""SELECT {", ".join(HISTORY_COLUMNS)},
+    (SELECT choice FROM penstock_refresh_choices c WHERE c.job_id = h.job_id
+        AND c.table_name = h.table_name)
+    FROM penstock_refresh_history h"""
+"""The columns of a refresh, and how its mode was chosen if that is on record."""
 NEWEST_FIRST: Final = "ORDER BY finished_at DESC, job_id DESC"
 SELECT_OUTCOMES: Final = f"""SELECT outcome, reason_text FROM penstock_refresh_history
     WHERE table_name = ? {NEWEST_FIRST} LIMIT 100"""
 LAST_REFRESHED_SNAPSHOT: Final = """SELECT max(snapshot) FROM penstock_refresh_history
     WHERE table_name = ?"""
+FRONTIER_AT: Final = """SELECT frontier FROM penstock_refresh_history
+    WHERE table_name = ? AND snapshot <= ? AND outcome = 'succeeded'
+    ORDER BY snapshot DESC, finished_at, job_id LIMIT 1"""
+"""table_name, snapshot. Later refreshes that changed no row have the same snapshot."""
 INSERT_HISTORY: Final = insert("penstock_refresh_history", HISTORY_COLUMNS, frontier=_FILLED)
 NOTE_COMMIT: Final = """UPDATE penstock_refresh_history
     SET timings = substr(timings, 1, length(timings) - 1) || ? WHERE job_id = ?"""
 """The values of `commit_note`. How long a commit took is known only after it committed."""
+INSERT_CHOICE: Final = "INSERT INTO penstock_refresh_choices VALUES (?, ?, ?, ?)"
+"""job_id, table_name, finished_at, choice."""
+SELECT_CHOICES: Final = """SELECT choice FROM penstock_refresh_choices WHERE table_name = ?
+    ORDER BY finished_at DESC, job_id DESC LIMIT 20"""
 MENDED_BY_HAND: Final = """SELECT t.name FROM penstock_tables t
     JOIN penstock_frontiers f ON f.table_name = t.name AND f.job_id < 0
     JOIN penstock_refresh_history h ON h.table_name = t.name AND h.job_id = f.job_id
@@ -228,6 +429,7 @@ OLD_SKIPS: Final = "penstock_skips WHERE skipped_at <= ?"
 OLD_WOULD_DISPATCH: Final = "penstock_would_dispatch WHERE at_ms <= ?"
 OLD_PROCESSES: Final = "penstock_processes WHERE seen_at <= ?"
 OLD_HISTORY: Final = "penstock_refresh_history WHERE finished_at <= ?"
+OLD_CHOICES: Final = "penstock_refresh_choices WHERE finished_at <= ?"
 
 
 def any_of(old: str) -> str:
@@ -245,7 +447,7 @@ def by_name(select: str, column: str, count: int) -> str:
     return f"{select} WHERE {column} IN ({', '.join('?' * count)})"
 
 
-def job_row(job: Job) -> tuple[Any, ...]:
+def job_row(job: RefreshJob) -> tuple[Any, ...]:
     """A job as a row of `JOB_COLUMNS`."""
     return (
         job.job_id,
@@ -266,10 +468,10 @@ def job_row(job: Job) -> tuple[Any, ...]:
     )
 
 
-def job_from_row(row: Sequence[Any]) -> Job:
+def job_from_row(row: Sequence[Any]) -> RefreshJob:
     """A job from a row of `JOB_COLUMNS`."""
     found = dict(zip(JOB_COLUMNS, row, strict=True))
-    return Job(
+    return RefreshJob(
         job_id=found["job_id"],
         graph_version=found["graph_version"],
         unit_key=found["unit_key"],
@@ -304,8 +506,8 @@ def table_row(table: TableDefinition) -> tuple[Any, ...]:
 
 
 def table_from_row(row: Sequence[Any]) -> TableDefinition:
-    """A definition from a row of `TABLE_COLUMNS`."""
-    name, query, sources, schedule, mode, consistency, status, description, volatile = row
+    """A definition from a row of `SELECT_TABLES`."""
+    name, query, sources, schedule, mode, consistency, status, description, volatile, *to = row
     return TableDefinition(
         name=name,
         query=query,
@@ -316,6 +518,8 @@ def table_from_row(row: Sequence[Any]) -> TableDefinition:
         status=Status(status),
         description=description,
         volatile=bool(volatile),
+        publish=to[0] or "",
+        publish_url=to[1] or "",
     )
 
 
@@ -344,8 +548,9 @@ def history_row(record: RefreshRecord, snapshot: Any, pending: Any = -1) -> tupl
 
 
 def record_from_row(row: Sequence[Any]) -> RefreshRecord:
-    """A refresh from a row of the history."""
-    found = dict(zip(HISTORY_COLUMNS, row, strict=True))
+    """A refresh from a row of `SELECT_HISTORY`."""
+    *values, choice = row
+    found = dict(zip(HISTORY_COLUMNS, values, strict=True))
     return RefreshRecord(
         table=found["table_name"],
         unit_key=found["unit_key"],
@@ -364,6 +569,7 @@ def record_from_row(row: Sequence[Any]) -> RefreshRecord:
         frontier=Frontier.from_json(found["frontier"]),
         snapshot=found["snapshot"],
         stale=tuple(json.loads(found["stale"])),
+        choice=None if choice is None else json.loads(choice),
     )
 
 

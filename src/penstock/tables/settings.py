@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from penstock.kernel.errors import Rejected
 from penstock.tables.core.capacity import DispatchSettings, ParallelMode
+from penstock.tables.core.failures import FailurePolicy
 from penstock.tables.core.jobs import RETENTION_MS
-from penstock.tables.core.retry import RetryPolicy
-from penstock.tables.engine import Factory, TopicPositions
+from penstock.tables.engine import Factory, TopicPositions, TopicWriter
 
 LEASE_MS: Final = 10_000
 LEASES_MS: Final = {"sqlite": 120_000}
@@ -45,7 +45,7 @@ class WarehouseSettings:
     max_workers: int = 4
     pool: str | None = None
     pool_name: str = "refresh"
-    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    retry: FailurePolicy = field(default_factory=FailurePolicy)
     yield_ms: int = 1_000
     catalog_timeout_ms: int = 10_000
     tick_ms: int = 100
@@ -97,6 +97,15 @@ class WarehouseSettings:
             return None
         return self.topics.topics({"api_key": self.topics_api_key} if self.topics_api_key else {})
 
+    def topic_writer(self) -> TopicWriter | None:
+        """A writer to topics that uses the configured key."""
+        make = None if self.topics is None else self.topics.beside("make_writer")
+        if make is None:
+            return None
+        key = {"api_key": self.topics_api_key} if self.topics_api_key else {}
+        made: TopicWriter = make({**(self.topics.options if self.topics else {}), **key})
+        return made
+
     def to_json(self) -> str:
         """As text, for a worker process."""
         return json.dumps(asdict(self))
@@ -111,7 +120,7 @@ class WarehouseSettings:
                 "runner": _factory(found["runner"]),
                 "topics": _factory(found["topics"]) if found["topics"] else None,
                 "parallel_refresh_mode": ParallelMode(found["parallel_refresh_mode"]),
-                "retry": RetryPolicy(**found["retry"]),
+                "retry": FailurePolicy(**found["retry"]),
             }
         )
 

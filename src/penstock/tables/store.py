@@ -15,12 +15,12 @@ from uuid import uuid4
 from penstock.lake.catalog import Catalog
 from penstock.lake.database import Row, fetch
 from penstock.lake.reader import Reader
-from penstock.tables import processes, rows, schema
+from penstock.tables import processes, rows
 from penstock.tables.core.frontier import Frontier, LakePosition
 from penstock.tables.core.graph import StreamGraph
 from penstock.tables.core.health import CoordinatorLease
 from penstock.tables.core.history import RefreshRecord
-from penstock.tables.core.jobs import Job
+from penstock.tables.core.jobs import RefreshJob
 from penstock.tables.core.model import Status
 from penstock.tables.core.topics import TopicSource
 from penstock.tables.positions import keep_positions
@@ -77,7 +77,7 @@ class TableStore:
 
     def __init__(self, lake: Catalog) -> None:
         self.lake = lake
-        lake.migrate("tables", schema.VERSION, schema.CREATE)
+        lake.migrate("tables", rows.VERSION, rows.CREATE)
         if keep_positions not in lake.before_expiry:
             lake.before_expiry.append(keep_positions)
         self.warehouse = self._named()
@@ -125,12 +125,12 @@ class TableStore:
         found = self.lake.query(rows.LEASE_IS)
         return CoordinatorLease(*found[0]) if found else None
 
-    def job(self, job_id: int) -> Job | None:
+    def job(self, job_id: int) -> RefreshJob | None:
         """One job by its id."""
         found = self.lake.query(f"{rows.SELECT_JOBS} WHERE job_id = ?", (job_id,))
         return rows.job_from_row(found[0]) if found else None
 
-    def jobs(self, *, live_only: bool = False, limit: int | None = None) -> list[Job]:
+    def jobs(self, *, live_only: bool = False, limit: int | None = None) -> list[RefreshJob]:
         """Jobs, newest first."""
         where = f" WHERE {rows.IS_LIVE}" if live_only else ""
         bound = "" if limit is None else f" LIMIT {int(limit)}"

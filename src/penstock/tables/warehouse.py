@@ -31,34 +31,53 @@ from penstock.lake.expire import sweep
 from penstock.protocol.errors import (
     NoContents,
     NotCoordinated,
+    PublishRefused,
     RelationNotFound,
     SourceNotFound,
     TableNotFound,
 )
 from penstock.tables import rows
+from penstock.tables.changes import (
+    ResetNeeded,
+    TableStep,
+    Unchanged,
+    current_table,
+    frontier_at,
+    next_step,
+    read_step,
+)
 from penstock.tables.coordinator.loop import CoordinatorLoop
 from penstock.tables.core.capacity import ParallelMode
-from penstock.tables.core.health import Health, TableStatus
-from penstock.tables.core.history import RefreshRecord
-from penstock.tables.core.jobs import Job
+from penstock.tables.core.health import CoordinatorHealth, TableHealth
+from penstock.tables.core.history import RefreshProgress, RefreshRecord
+from penstock.tables.core.jobs import RefreshJob
 from penstock.tables.core.model import Mode, Status, TableDefinition, define
-from penstock.tables.core.progress import RefreshProgress
 from penstock.tables.core.topics import TopicSource, declare_topic
-from penstock.tables.definitions import Definer, lake_shapes
+from penstock.tables.definitions import Definer, lake_shapes, stored_relations
 from penstock.tables.engine import Explains, Factory, Refresher
 from penstock.tables.manual import refresh_here
-from penstock.tables.names import lake_name, relation_name, topic_of, topic_source
 from penstock.tables.notify import NotifierCall, notify_address
-from penstock.tables.pages import TablePage, read_page
+from penstock.tables.pages import TablePage, final_order, read_page
 from penstock.tables.plan import TablePlan
-from penstock.tables.query.hints import did_you_mean, listed, not_there
-from penstock.tables.query.ordering import final_order
+from penstock.tables.publishing import WatchedChange, table_key
+from penstock.tables.query.names import (
+    did_you_mean,
+    lake_name,
+    listed,
+    not_there,
+    relation_name,
+    topic_of,
+    topic_source,
+)
 from penstock.tables.query.resolve import nearest_relation, resolve
 from penstock.tables.query.sources import read_sources
 from penstock.tables.settings import WarehouseSettings
 from penstock.tables.status import PoolStatus, StatusReader, Why
 from penstock.tables.store import TableStore
 
+ALTERABLE: Final = frozenset(
+    {"schedule", "mode", "consistency", "description", "publish", "publish_url"}
+)
 UNFIT_MS: Final = 10_000
 """How long a request waits before checking whether workers can start at all."""
 
@@ -87,7 +106,7 @@ class Warehouse:
             timeout_ms=settings.catalog_timeout_ms,
         )
         self._store = TableStore(self.lake)
-        self._definer = Definer(self._store)
+        self._definer = Definer(self._store, self._check_topic)
         self._status = StatusReader(self._store, settings, self._clock)
         self._made: Refresher | None = None
 
@@ -129,7 +148,8 @@ class Warehouse:
     def create(self, name: str, query: str, **options: str) -> TableDefinition:
         """Create a table; its first refresh fills it.
 
-        `options` are schedule, mode, consistency, status and description, as text.
+        `options` are schedule, mode, consistency, status, description, publish and publish_url, as
+        text. The topic that changes are published to must exist.
         """
         table = define(name, query, **options)
         self._definer.put(table, may_exist=False)
@@ -144,12 +164,15 @@ class Warehouse:
         return table
 
     def alter(self, name: str, **options: str) -> TableDefinition:
-        """Change schedule, mode, consistency or description; contents stay."""
-        unknown = set(options) - {"schedule", "mode", "consistency", "description"}
+        """Change schedule, mode, consistency, description or publish; contents stay.
+
+        An empty `publish` ends publishing.
+        """
+        unknown = set(options) - ALTERABLE
         if unknown:
             raise Rejected(
-                "expected schedule, mode, consistency or description, "
-                f"found {', '.join(sorted(unknown))}"
+                f"cannot alter {', '.join(sorted(unknown))}: only schedule, mode, consistency, "
+                "description, publish and publish_url can be altered"
             )
         before = self.table(name)
         kept = {
@@ -157,11 +180,14 @@ class Warehouse:
             "mode": before.mode.value,
             "consistency": before.consistency.value,
             "description": before.description,
+            "publish": before.publish,
+            "publish_url": before.publish_url,
         }
         if options.get("mode", "").upper() == Mode.IMMEDIATE.value and "schedule" not in options:
             kept["schedule"] = "calculated"
         table = define(before.name, before.query, **{**kept, **options})
         self._definer.alter(before.name, replace(table, volatile=before.volatile))
+        self._notify()
         return table
 
     def drop(self, name: str, *, cascade: bool = False) -> tuple[str, ...]:
@@ -295,7 +321,7 @@ class Warehouse:
         table = self.table(name).name
         if not self._status.is_coordinated():
             raise NotCoordinated(
-                f"expected a coordinator to refresh {table}, found none: run `penstock table run`"
+                f"no coordinator is running to refresh {table}: start one with `penstock table run`"
             )
         request_id = self._ask(table, force=force)
         self._notify()
@@ -328,9 +354,9 @@ class Warehouse:
         if not self._until(call, answered, patience_ms):
             report = self._status.report()
             if report is not None and report["unfit"]:
-                raise Unavailable(f"expected workers to start, found: {report['unfit']}")
+                raise Unavailable(f"workers cannot start: {report['unfit']}")
         if not self._until(call, answered, wait_ms - patience_ms):
-            raise Busy(f"expected {table} to be refreshed within {wait_ms} ms, found it waiting")
+            raise Busy(f"{table} was not refreshed within {wait_ms} ms; the request still stands")
         return found[0]
 
     def coordinator(
@@ -347,7 +373,7 @@ class Warehouse:
 
     # looking -------------------------------------------------------------------------------------
 
-    def status(self) -> list[TableStatus]:
+    def status(self) -> list[TableHealth]:
         """Every table: whether it is fresh, and what it waits for."""
         return self._status.status()
 
@@ -364,7 +390,7 @@ class Warehouse:
         table = None if name is None else lake_name(name)
         return self._store.history(table, limit=limit)
 
-    def jobs(self, *, live_only: bool = False, limit: int | None = 100) -> list[Job]:
+    def jobs(self, *, live_only: bool = False, limit: int | None = 100) -> list[RefreshJob]:
         """Jobs, newest first."""
         return self._status.jobs(live_only=live_only, limit=limit)
 
@@ -372,7 +398,7 @@ class Warehouse:
         """The coordinator's work as last reported, its workers, and the permits."""
         return self._status.pool()
 
-    def health(self) -> Health:
+    def health(self) -> CoordinatorHealth:
         """One word and one sentence: ok, degraded, draining, saturated, stalled, not running."""
         return self._status.health()
 
@@ -383,6 +409,10 @@ class Warehouse:
         if self._made is not None and isinstance(self._made, Explains):
             found["engine"] = dict(self._made.explain(table))
         return found
+
+    def explain_query(self, query: str) -> dict[str, Any]:
+        """Whether and how a query would be brought up to date; it need not be a table's."""
+        return self._status.explain_query(query)
 
     # reading -------------------------------------------------------------------------------------
 
@@ -414,6 +444,29 @@ class Warehouse:
             self.lake, version, offset=offset, limit=limit, columns=columns, order=order
         )
 
+    def watched(self, name: str) -> tuple[str, str, int]:
+        """Where a watch of a table begins: its name, which table it is, and the newest snapshot."""
+        plain = relation_name(name.split("."))
+        defined = plain in self._store.definitions().graph.tables
+        table, snapshot = current_table(self.lake, plain, defined=defined)
+        return plain, table.uuid, snapshot
+
+    def next_change(
+        self, name: str, uuid: str, after: int, *, rows_max: int
+    ) -> WatchedChange | ResetNeeded | Unchanged:
+        """What the next commit after a snapshot changed in a table."""
+        found = next_step(self.lake, name, uuid, after)
+        if not isinstance(found, TableStep):
+            return found
+        change = read_step(self.lake, found, rows_max)
+        if isinstance(change, ResetNeeded):
+            return change
+        known = self._store.definitions()
+        key = None
+        if name in known.graph.tables:
+            key = table_key(known, stored_relations(self.lake, known), name)
+        return WatchedChange.of(change, key, frontier_at(self.lake, name, change.snapshot))
+
     def query(self, text: str) -> pa.Table:
         """The rows of a table (just its name, read here), or of a SELECT (run by the engine)."""
         if len(text.split()) < 2:
@@ -421,7 +474,10 @@ class Warehouse:
         sources = read_sources(text)
         topics = [name for name in sources if topic_of(name) is not None]
         if topics:
-            raise Rejected(f"expected lake tables in a query, found {', '.join(topics)}")
+            raise Rejected(
+                f"a query cannot read topics ({', '.join(topics)}): create a table of it, and "
+                "query that"
+            )
         at = self.lake.latest()
         known = lake_shapes(self.lake.tables(at))
         for name in sources:
@@ -463,6 +519,16 @@ class Warehouse:
         table = self.table(name).name
         self._store.run(rows.SET_STATUS, status.value, table)
         self._notify()
+
+    def _check_topic(self, table: TableDefinition) -> None:
+        """Reject a topic that cannot take the changes of a table."""
+        writer = self.settings.topic_writer()
+        if writer is None:
+            raise PublishRefused("this warehouse was opened without topics: pass `topics`")
+        try:
+            writer.head(table.publish_url, table.publish)
+        finally:
+            writer.close()
 
     def _notify(self) -> None:
         """Make a coordinator on this machine read the changes immediately."""

@@ -28,5 +28,5 @@ class ManualClock:
     def advance(self, ms: float) -> None:
         """Move time forward; it never goes back."""
         if ms < 0:
-            raise ValueError(f"expected time to go forward, found {ms} ms")
+            raise ValueError(f"time cannot go back by {-ms} ms")
         self._elapsed_ns += round(ms * 1_000_000)

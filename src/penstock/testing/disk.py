@@ -44,7 +44,9 @@ class FakeDisk:
     this many more bytes may be written or allocated, then the disk is full. `sync_error_after`:
     this many more syncs succeed, then one fails and drops the data it should have kept, as on
     Linux. `create_error`: creating a file fails with this `errno`. `read_error`: every read fails.
-    `short_writes`: the probability that a write is partial.
+    `short_writes`: the probability that a write is partial. `begins`: writes may begin without
+    being waited for; an event loop cannot wait for them here, because no descriptor says when one
+    is done.
     """
 
     def __init__(self, random: Random, path: str = "fake") -> None:
@@ -55,6 +57,7 @@ class FakeDisk:
         self.create_error: int | None = None
         self.read_error = False
         self.short_writes = 0.0
+        self.begins = True
         self._random = random
         self._names: dict[str, _Inode] = {}
         self._durable_names: dict[str, _Inode] = {}
@@ -241,7 +244,9 @@ class FakeFile:
         before = bytes(self._inode.seen[start:offset])
         behind = bytes(-(offset + len(data)) % SECTOR_BYTES)
         sectors = before + data + behind
-        if self._disk._random.random() < 0.3 or start + len(sectors) > self.size:
+        if not self._disk.begins or self._disk._random.random() < 0.3:
+            return None
+        if start + len(sectors) > self.size:
             return None
         count = self.pwrite(sectors, start) - len(before)
         return FakeFlight(self, min(max(count, 0), len(data)))

@@ -47,7 +47,7 @@ class Command:
     def number(self, name: str, default: int | None = None) -> int:
         """An option as an integer."""
         if name not in self.options and default is None:
-            raise ValueError(f"expected {name}=… after {self.verb!r}, found {self.options}")
+            raise ValueError(f"{self.verb!r} needs {name}=…; it has {self.options}")
         return int(self.options.get(name, default or 0))
 
 
@@ -72,7 +72,7 @@ def run_script(path: Path, answer: Callable[[Command], str]) -> int:
     """
     steps = parse_script(path.read_text())
     if not steps:
-        raise ValueError(f"expected at least one step in {path}, found none")
+        raise ValueError(f"{path} has no steps")
     given = [
         "\n".join(_answer(answer, line) for line in step.commands).strip("\n") for step in steps
     ]
@@ -100,7 +100,7 @@ def parse_script(text: str) -> list[Step]:
         if not body:
             continue
         if "----" not in body:
-            raise ValueError(f"expected a line ---- after the commands, found {body}")
+            raise ValueError(f"a line ---- must follow the commands: {body}")
         cut = body.index("----")
         steps.append(Step(comment, tuple(body[:cut]), "\n".join(body[cut + 1 :])))
     return steps

@@ -24,10 +24,13 @@ from penstock.config import IngestSettings, Settings, TablesSettings
 from penstock.demo.story import prepare_tariffs
 from penstock.lake.catalog import open_catalog
 from penstock.metering.fleet import Fleet
-from penstock.metering.load import Load, Target
+from penstock.metering.load import LoadGenerator, Target
 from penstock.metering.shapes import Steady
 from penstock.protocol.errors import CallError
 from penstock.spark.options import SparkOptions
+from tests.integration.conftest import Certificate
+from tests.integration.spark.one import ENVIRON
+from tests.waiting import wait_until
 
 LIMIT_S = 400
 COMMAND = [sys.executable, "-m", "penstock", "up"]
@@ -83,11 +86,11 @@ class Running:
         return "".join(self.lines)
 
     def until(self, condition: Callable[[], bool]) -> None:
-        end_s = time.monotonic() + LIMIT_S
-        while not condition():
-            assert time.monotonic() < end_s, self.said
+        def look() -> bool:
             assert self.process.poll() is None, self.said
-            time.sleep(0.05)
+            return condition()
+
+        wait_until(look, lambda: f"what is not in: {self.said}", patience_s=LIMIT_S)
 
     def says(self, pattern: str, count: int = 1) -> None:
         self.until(lambda: len(re.findall(pattern, self.said)) >= count)
@@ -120,13 +123,13 @@ class Offering:
 
     def __init__(self, port: int) -> None:
         self.acked: dict[str, set[int]] = {}
-        self._load: Load | None = None
+        self._load: LoadGenerator | None = None
         self._port = port
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
         self._thread.start()
 
     async def _run(self) -> None:
-        self._load = Load(Target("127.0.0.1", self._port), FLEET, Steady(20))
+        self._load = LoadGenerator(Target("127.0.0.1", self._port), FLEET, Steady(20))
         for device in self._load.devices:
             self.acked[device.name] = set()
             device.on_acked = self.acked[device.name].update
@@ -144,18 +147,32 @@ class Offering:
         assert not self._thread.is_alive()
 
 
-def settings_file(directory: Path) -> tuple[int, int, int]:
+def settings_file(directory: Path, *, server: str = "", ingest: str = "") -> tuple[int, int, int]:
+    """Settings with free ports; `PORT` in what is added is the server's."""
     ports = free_ports(3)
-    (directory / "penstock.toml").write_text(
-        f"[server]\nport = {ports[0]}\n\n[ingest]\nport = {ports[1]}\nstatus_port = {ports[2]}\n"
-        "\n[tables]\nmax_workers = 1\n"
+    text = (
+        f"[server]\nport = {ports[0]}\n{server}\n[ingest]\nport = {ports[1]}\n"
+        f"status_port = {ports[2]}\n{ingest}\n[tables]\nmax_workers = 1\n"
     )
+    (directory / "penstock.toml").write_text(text.replace("PORT", str(ports[0])))
     return ports[0], ports[1], ports[2]
 
 
-def test_any_part_may_be_killed_and_everything_acknowledged_is_there(tmp_path):
-    port, edge_port, status_port = settings_file(tmp_path)
-    url = f"http://127.0.0.1:{port}"
+def with_tls(certificate: Certificate) -> str:
+    return f"tls_cert = '{certificate.cert}'\ntls_key = '{certificate.key}'\n"
+
+
+@pytest.mark.slow
+def test_any_part_may_be_killed_and_everything_acknowledged_is_there(
+    tmp_path, certificate, monkeypatch
+):
+    """With TLS, so that every part and every task of Spark is shown to get through it."""
+    for name, text in (ENVIRON | {"SSL_CERT_FILE": str(certificate.cert)}).items():
+        monkeypatch.setenv(name, text)
+    port, edge_port, status_port = settings_file(
+        tmp_path, server=with_tls(certificate), ingest="url = 'https://localhost:PORT'\n"
+    )
+    url = f"https://localhost:{port}"
     with running(tmp_path) as up:
         up.says("Spark is ready")
         ready_s = time.monotonic()
@@ -226,7 +243,20 @@ def test_a_part_that_never_was_ready_ends_it_with_what_that_part_said(tmp_path):
         )  # fmt: skip
     assert done.returncode == 1
     assert "Error: server ended before it was ready (exit code 1)" in done.stderr
-    assert f"127.0.0.1:{port} unusable" in done.stderr.splitlines()[-1]
+    assert f"cannot listen on 127.0.0.1:{port}: " in done.stderr.splitlines()[-1]
+
+
+def test_a_certificate_that_is_not_trusted_ends_it_with_what_to_do(tmp_path, certificate):
+    settings_file(tmp_path, server=with_tls(certificate))
+    done = subprocess.run(
+        [*COMMAND, "--without", "ingest", "--without", "tables"], cwd=tmp_path,
+        capture_output=True, text=True, timeout=LIMIT_S, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("Error: ")
+    assert "is not trusted" in last
+    assert "SSL_CERT_FILE" in last
 
 
 def test_parts_end_with_the_process_that_keeps_them(tmp_path):
@@ -236,10 +266,7 @@ def test_parts_end_with_the_process_that_keeps_them(tmp_path):
         pid = children(up.process.pid)["serve"]
         up.process.kill()
         up.process.wait(LIMIT_S)
-        end_s = time.monotonic() + LIMIT_S
-        while Path(f"/proc/{pid}").exists() and time.monotonic() < end_s:
-            time.sleep(0.05)
-        assert not Path(f"/proc/{pid}").exists()
+        wait_until(lambda: not Path(f"/proc/{pid}").exists(), "the end of the server")
 
 
 def test_check_says_of_each_part_that_it_does_not_run(tmp_path):
@@ -254,8 +281,8 @@ def test_check_says_of_each_part_that_it_does_not_run(tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[server]\napi_keys = 'k'\n", "expected an API key for ingest"),
-        ("[server]\nstore = 'memory'\n", "expected a durable store"),
+        ("[server]\napi_keys = 'k'\n", "the server has keys and ingest has none"),
+        ("[server]\nstore = 'memory'\n", "choose another store"),
         ("[tables]\nmax_worker = 1\n", "did you mean max_workers?"),
         ("[tables]\nkeep_snapshots = 'long'\n", "long"),
     ],

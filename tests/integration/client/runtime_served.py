@@ -12,9 +12,9 @@ from typing import Any
 
 from penstock.app.server import Server
 from penstock.client import ClientSettings
-from penstock.commits.model import Commit
 from penstock.config import Settings
 from penstock.flow.backoff import Backoff
+from penstock.protocol.commits import Commit
 from penstock.protocol.errors import CommitConflict
 
 DEADLINE_S = 60.0

@@ -110,11 +110,11 @@ def test_following_shows_what_comes_and_ends_cleanly(environ, name):
     ("words", "code", "text"),
     [
         (("read", "none"), 1, "none"),
-        (("write", "a", "{bad"), 2, "expected JSON text"),
+        (("write", "a", "{bad"), 2, "bytes must be JSON text"),
         (("write", "a b", "1"), 1, "a b"),
         (("delete", "a", "--if-empty", "--match", "x"), 2, "--if-empty"),
         (("read",), 2, "Missing argument"),
-        (("--url", "nonsense", "list"), 2, "expected a URL such as"),
+        (("--url", "nonsense", "list"), 2, "is not the URL of a server"),
     ],
 )
 def test_errors_are_one_line_and_an_exit_code(environ, words, code, text):

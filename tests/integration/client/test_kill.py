@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from penstock.client import AsyncClient, Client, ClientSettings, LeftOut, Record
 from penstock.flow.backoff import Backoff
 from penstock.testing import seeded, seeds
 from tests.conformance.servers import ServerProcess
+from tests.waiting import wait_until
 
 RECORDS = 3_000
 KILLS = 4
@@ -85,13 +85,6 @@ class Watching:
             self.found += [record.data for record in event.records]
 
 
-def wait_for(condition) -> None:
-    deadline_s = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < deadline_s, "expected it in time"
-        time.sleep(0.005)
-
-
 @pytest.mark.parametrize("durability", ["disk", "fsync"])
 def test_whatever_a_writer_sends_lands_once_and_every_watch_sees_it_once(server, durability):
     seed = seeds(1)[0]
@@ -104,7 +97,7 @@ def test_whatever_a_writer_sends_lands_once_and_every_watch_sees_it_once(server,
             sent = threading.Thread(target=lambda: [writer.send(n) for n in range(RECORDS)])
             sent.start()
             for acknowledged in kills:
-                wait_for(lambda least=acknowledged: writer.acked >= least)
+                wait_until(lambda least=acknowledged: writer.acked >= least)
                 server.kill()
                 server.start()
             sent.join(LIMIT_S)

@@ -7,7 +7,8 @@ import gc
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from penstock.client import AsyncClient, AsyncJob, Client, ClientSettings, Job
 from penstock.client.errors import LeaseLost
 from penstock.flow.backoff import Backoff
 from tests.conformance.servers import ServerProcess
+from tests.waiting import until, wait_until
 
 LIMIT_S = 60.0
 LEASE_MS = 2_000
@@ -39,13 +41,6 @@ def settings_of(server: ServerProcess) -> ClientSettings:
     return ClientSettings(f"http://{address.host}:{address.port}", reconnect=reconnect)
 
 
-def until(condition: Callable[[], bool]) -> None:
-    end_s = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < end_s
-        threading.Event().wait(0.01)
-
-
 def is_past(job: Job | AsyncJob) -> bool:
     """Whether the lease would be long over, had it not been extended."""
     return time.time() * 1_000 > job.deadline_ms + LEASE_MS
@@ -53,7 +48,7 @@ def is_past(job: Job | AsyncJob) -> bool:
 
 def work_long_on(job: Job | AsyncJob) -> None:
     """Longer than a lease; nothing else runs in this thread meanwhile."""
-    until(lambda: is_past(job))
+    wait_until(lambda: is_past(job), "the end of the lease")
 
 
 def filled(client: Client, *jobs: str, **options: object) -> None:
@@ -86,8 +81,8 @@ def test_a_slow_async_worker_with_jobs_in_advance_runs_each_once(server):
             async with client.work("q", "me", count=4) as work:
                 async for job in work:
                     async with job:
-                        while job.data in "ad" and not is_past(job):
-                            await asyncio.sleep(0.01)
+                        if job.data in "ad":
+                            await until(partial(is_past, job), "the end of the lease")
                         done.append((job.data, job.deliveries))
                     if job.data == "f":
                         break
@@ -171,7 +166,7 @@ def test_a_lease_outlives_a_killed_server_only_if_leases_are_durable(server, dur
                     pass
                 return
             with pytest.raises(LeaseLost), job:
-                until(lambda: job.lease_lost)
+                wait_until(lambda: job.lease_lost)
             again = work.next_job(LIMIT_S)
             assert (again.data, again.ack()) == ("a", True)
 
@@ -207,9 +202,9 @@ def test_a_stream_that_the_program_lets_go_of_ends(server):
             return client.get_topic("q").queue.ready == 1
 
         job = next(client.work("q", "me"))
-        until(lambda: not waiting())
+        wait_until(lambda: not waiting())
         del job
-        until(waiting)
+        wait_until(waiting)
 
 
 def test_several_threads_take_jobs_from_one_stream(server):
@@ -226,7 +221,7 @@ def test_several_threads_take_jobs_from_one_stream(server):
             threads = [threading.Thread(target=run) for _ in range(4)]
             for thread in threads:
                 thread.start()
-            until(lambda: len(done) >= 40 and client.get_topic("q").count == 0)
+            wait_until(lambda: len(done) >= 40 and client.get_topic("q").count == 0)
             work.close()
             for thread in threads:
                 thread.join(LIMIT_S)

@@ -17,6 +17,7 @@ from penstock.client.runtime.feed import change_of
 from penstock.testing import seeded, seeds
 from tests.conformance.servers import ServerProcess
 from tests.integration.client.runtime_served import DEADLINE_S, settings_of
+from tests.waiting import until
 
 WRITERS = 50
 TIMES = 20
@@ -113,8 +114,7 @@ def test_a_server_that_is_killed_changes_nothing_about_that(server):
 
         async def kill(contention: Contention) -> None:
             for mark in marks:
-                while contention.done < mark:
-                    await asyncio.sleep(0.005)
+                await until(lambda at=mark: contention.done >= at, f"{mark} commits")
                 await asyncio.to_thread(server.kill)
                 await asyncio.to_thread(server.start)
 

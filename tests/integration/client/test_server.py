@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
 import signal
-import subprocess
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -348,16 +346,9 @@ def test_a_token_is_needed_where_there_are_keys(tmp_path: Path):
         server.close()
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
 @pytest.mark.parametrize("face", FACES, ids=named)
-def test_a_server_with_tls_is_trusted_only_by_its_certificate(tmp_path: Path, face):
-    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1",
-         "-nodes", "-keyout", key, "-out", cert, "-days", "2", "-subj", "/CN=penstock",
-         "-addext", "subjectAltName=IP:127.0.0.1"],
-        check=True, capture_output=True,
-    )  # fmt: skip
+def test_a_server_with_tls_is_trusted_only_by_its_certificate(tmp_path: Path, face, certificate):
+    cert, key = certificate
     server = ServerProcess(tmp_path, TLS_CERT=cert, TLS_KEY=key)
     try:
         server.launch()

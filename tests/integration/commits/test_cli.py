@@ -72,7 +72,7 @@ def test_an_entity_is_set_patched_shown_and_deleted(environ: dict[str, str], spa
     assert [row["entity"] for row in run(environ, "list", space, "--at", "2")] == ["tariff"]
     assert [row["doc"] for row in run(environ, "list", space, "--prefix", "o")] == [[1]]
     run(environ, "delete", space, "tariff")
-    assert "found none with the id 'tariff'" in refused(environ, "get", space, "tariff")
+    assert "no entity 'tariff'" in refused(environ, "get", space, "tariff")
     history = run(environ, "history", space, "tariff")
     assert [row["seq"] for row in history] == [1, 2, 4]
     assert history[2]["writes"] == [{"entity": "tariff", "delete": True}]
@@ -87,23 +87,25 @@ def test_a_change_on_an_old_basis_or_of_an_old_event_is_refused(
     run(environ, "set", space, "e", "1", "--event-id", "first")
     run(environ, "set", space, "e", "2", "--if-seq", "1")
     conflict = refused(environ, "set", space, "e", "3", "--if-seq", "1")
-    assert "expected entity 'e' as it was at seq 1, found it written at 2" in conflict
-    assert "found it written" in refused(environ, "delete", space, "e", "--if-seq", "1")
-    assert "found it written" in refused(environ, "patch", space, "e", "{}", "--if-seq", "0")
+    assert "entity 'e' was read at seq 1 and written at 2" in conflict
+    assert "and written at" in refused(environ, "delete", space, "e", "--if-seq", "1")
+    assert "and written at" in refused(environ, "patch", space, "e", "{}", "--if-seq", "0")
     again = refused(environ, "set", space, "e", "3", "--event-id", "first")
-    assert "expected no receipt 'first'" in again
+    assert "receipt 'first' exists already" in again
     assert run(environ, "get", space, "e")[0]["doc"] == 2
 
 
 def test_what_cannot_be_is_told_in_one_line(environ: dict[str, str], space: str) -> None:
     assert "expected JSON, found 'nonsense'" in refused(environ, "set", space, "e", "nonsense")
     assert "entity id" in refused(environ, "set", space, "a b", "1")
-    assert "expected an existing topic" in refused(environ, "get", space, "e")
-    assert "expected an existing topic" in refused(environ, "watch", space)
+    assert "there is no topic" in refused(environ, "get", space, "e")
+    assert "there is no topic" in refused(environ, "watch", space)
     run(environ, "set", space, "e", "1")
-    assert "expected at of 1 or less" in refused(environ, "get", space, "e", "--at", "9")
-    assert "found none with the id 'x'" in refused(environ, "delete", space, "x")
-    assert "found none with the id 'x'" in refused(environ, "history", space, "x")
+    assert "at=9 is after the space's last commit, 1" in refused(
+        environ, "get", space, "e", "--at", "9"
+    )
+    assert "no entity 'x'" in refused(environ, "delete", space, "x")
+    assert "no entity 'x'" in refused(environ, "history", space, "x")
     error = refused(environ | {"PENSTOCK_URL": "http://127.0.0.1:1"}, "--timeout-s", "1", "get",
                     space, "e")  # fmt: skip
     trying, told = error.splitlines()

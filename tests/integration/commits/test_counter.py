@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from penstock.client import AsyncClient, Client, ClientSettings
-from penstock.commits.model import Commit, Read, Write
 from penstock.flow.backoff import Backoff
+from penstock.protocol.commits import Commit, CommitRead, CommitWrite
 from penstock.protocol.errors import CommitConflict, EntityNotFound
 from penstock.testing.seeds import seeded, seeds
 from tests.conformance.servers import ServerProcess
@@ -81,8 +81,8 @@ class Writers:
         commit = Commit(
             session=session,
             local_seq=local_seq,
-            writes=(Write(entity=ENTITY, set=document),),
-            reads=(Read(entity=ENTITY, seq=basis),),
+            writes=(CommitWrite(entity=ENTITY, set=document),),
+            reads=(CommitRead(entity=ENTITY, seq=basis),),
         )
         try:
             accepted = await client.commit(SPACE, commit)
@@ -94,7 +94,7 @@ class Writers:
 
 def begin(client: Client) -> None:
     """Make the space, so that there is a head to read at."""
-    commit = Commit(session="begin", local_seq=1, writes=(Write(entity="other", set=0),))
+    commit = Commit(session="begin", local_seq=1, writes=(CommitWrite(entity="other", set=0),))
     client.commit(SPACE, commit)
 
 

@@ -8,10 +8,11 @@ from pathlib import Path
 from random import Random
 
 from penstock.metering.fleet import Fleet
-from penstock.metering.load import Load, LoadState, Target
+from penstock.metering.load import LoadGenerator, LoadState, Target
 from penstock.metering.shapes import Steady
 from tests.conformance.servers import ServerProcess
-from tests.integration.ingest.place import EdgeProcess, check_fleet, until
+from tests.integration.ingest.place import EdgeProcess, check_fleet
+from tests.waiting import until
 
 
 async def kill_under_load(
@@ -22,7 +23,7 @@ async def kill_under_load(
     fleet = Fleet(devices=8, meters=random.choice((1, 50, 1_000)), seed=random.getrandbits(32))
     try:
         await edge.start()
-        load = Load(Target("127.0.0.1", edge.port), fleet, Steady(100))
+        load = LoadGenerator(Target("127.0.0.1", edge.port), fleet, Steady(100))
         running = asyncio.ensure_future(load.run(seconds=1_000_000))
         for _ in range(kills):
             await _life(load, running, random, edge, server)
@@ -47,7 +48,7 @@ async def kill_under_load(
 
 
 async def _life(
-    load: Load,
+    load: LoadGenerator,
     running: asyncio.Future[LoadState],
     random: Random,
     *parts: EdgeProcess | ServerProcess,
@@ -61,6 +62,6 @@ async def _life(
             assert part.process.poll() is None, f"{type(part).__name__} ended:\n{part.log}"
         return sum(device.core.acked for device in load.devices) > acked + 20
 
-    await until(goes_on, "acknowledgements after a kill", within_s=120.0)
+    await until(goes_on, "acknowledgements after a kill", patience_s=120.0)
     end_s = time.monotonic() + random.uniform(0.0, 0.4)
     await until(lambda: time.monotonic() > end_s, "a while")

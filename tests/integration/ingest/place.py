@@ -8,8 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from random import SystemRandom
@@ -22,6 +21,7 @@ from penstock.client.raw_topic import ServerTopic
 from penstock.ingest.edge import Edge
 from penstock.ingest.raw_topic import Landed, TopicNames, identity_of, payload_of
 from penstock.metering.fleet import Fleet
+from tests.waiting import until
 
 LIMIT_S = 240.0
 T = TypeVar("T")
@@ -35,14 +35,6 @@ def run(work: Awaitable[T]) -> T:
             return await work
 
     return uvloop.run(within())
-
-
-async def until(condition: Callable[[], Any], what: str, within_s: float = 60.0) -> None:
-    """Wait for something that becomes true sooner or later."""
-    end_s = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < end_s, f"waited in vain for {what}"
-        await asyncio.sleep(0.01)
 
 
 def server_topic(url: str, raw: str) -> ServerTopic:

@@ -25,17 +25,16 @@ from penstock.ingest.raw_topic import (
     decode_checkpoint,
     encode_batch,
 )
-from penstock.ingest.reassemble import Device as EdgeDevice
-from penstock.ingest.reassemble import Message
+from penstock.ingest.reassemble import EdgeDevice, Message
 from penstock.kernel.errors import Unavailable
 from penstock.log.stores import open_store
 from penstock.metering.fleet import Fleet
-from penstock.metering.load import Load, Target
+from penstock.metering.load import LoadGenerator, Target
 from penstock.metering.shapes import Steady
 from penstock.protocol.limits import TopicLimits
 from penstock.testing import ManualClock, seeded, seeds
 from penstock.topics.engine.engine import Engine
-from penstock.topics.engine.views import EngineOptions
+from penstock.topics.engine.options import EngineOptions
 from tests.integration.ingest.place import (
     EdgeProcess,
     check_fleet,
@@ -73,7 +72,7 @@ def test_lost_requests_and_lost_answers_double_nothing(shared_url, raw, seed):
         fleet = Fleet(devices=4, meters=3, seed=seed)
         topic = Wire(server_topic(shared_url, raw), random)
         async with edge_at(shared_url, topic=topic) as edge:
-            state = await Load(Target(*edge.address), fleet, Steady(150)).run(seconds=1.0)
+            state = await LoadGenerator(Target(*edge.address), fleet, Steady(150)).run(seconds=1.0)
             assert edge.values()["retries_total"] > 0
         await check_fleet(shared_url, fleet, state.sent_by_device, raw)
 
@@ -165,7 +164,9 @@ def test_the_topic_may_be_in_the_same_process(tmp_path):
             await engine.open()
             topic = EngineTopic(engine)
             async with edge_at("", topic=topic) as edge:
-                state = await Load(Target(*edge.address), fleet, Steady(300)).run(seconds=0.5)
+                state = await LoadGenerator(Target(*edge.address), fleet, Steady(300)).run(
+                    seconds=0.5
+                )
                 assert state.acked == state.sent > 0
                 acked += state.acked
                 page = await topic.identities(0)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import ssl
-import subprocess
 from base64 import b64decode
 from contextlib import suppress
 from random import Random
@@ -31,7 +29,8 @@ from penstock.ingest.frames import (
 )
 from penstock.ingest.limits import EdgeLimits
 from penstock.ingest.tokens import parse_tokens
-from tests.integration.ingest.place import edge_at, raw_messages, run, until
+from tests.integration.ingest.place import edge_at, raw_messages, run
+from tests.waiting import until
 
 HELLO = encode_hello("hostile", b"")
 MESSAGE = encode_message(1, b"x" * 100)
@@ -236,20 +235,12 @@ def test_half_open_dripping_and_unfinished_connections_by_the_thousand_bother_no
     run(thousands())
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
-def test_devices_may_use_tls(shared_url, raw, tmp_path):
-    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1",
-         "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1",
-         "-keyout", str(key), "-out", str(certificate)],
-        check=True, capture_output=True,
-    )  # fmt: skip
+def test_devices_may_use_tls(shared_url, raw, certificate):
     serving = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    serving.load_cert_chain(certificate, key)
+    serving.load_cert_chain(certificate.cert, certificate.key)
 
     async def encrypted() -> None:
-        trusting = ssl.create_default_context(cafile=str(certificate))
+        trusting = ssl.create_default_context(cafile=str(certificate.cert))
         limits = EdgeLimits(hello_ms=1_000)
         async with edge_at(shared_url, raw, tls=serving, limits=limits) as edge:
             async with Device(*edge.address, "a", tls=trusting) as device:

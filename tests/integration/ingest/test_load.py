@@ -10,7 +10,7 @@ from pathlib import Path
 from penstock.ingest.limits import EdgeLimits
 from penstock.kernel.units import MIB
 from penstock.metering.fleet import Fleet
-from penstock.metering.load import Load, Target
+from penstock.metering.load import LoadGenerator, Target
 from penstock.metering.shapes import SHAPES, Steady, named_shape
 from tests.integration.ingest.place import (
     EdgeProcess,
@@ -46,7 +46,7 @@ def test_bursts_of_five_times_the_sustained_rate_drop_lose_and_double_nothing(sh
             peak_bytes = max(peak_bytes, edge.core.buffered_bytes + edge.core.held_bytes)
 
         async with edge_at(shared_url, topic=topic, limits=limits) as edge:
-            load = Load(Target(*edge.address), fleet, load_shape)
+            load = LoadGenerator(Target(*edge.address), fleet, load_shape)
             state = await load.run(seconds=2.0, on_progress=look)
             assert state.offered == state.sent == state.acked > SUSTAINED_PER_S, shape
             assert (state.connects, state.resent) == (fleet.devices, 0), shape
@@ -66,7 +66,7 @@ def test_a_topic_server_that_stands_still_brings_the_windows_down_and_no_error_t
     async def stand_still() -> None:
         fleet = Fleet(devices=8, meters=50, seed=3)
         async with edge_at(url) as edge:
-            load = Load(Target(*edge.address), fleet, Steady(800))
+            load = LoadGenerator(Target(*edge.address), fleet, Steady(800))
             running = asyncio.ensure_future(load.run(seconds=9.0))
             await until(lambda: edge.core.counters.messages_acked > 100, "the first messages")
             server.terminate(signal.SIGSTOP)
@@ -99,10 +99,13 @@ def test_stages_behind_the_topic_hold_the_edge_back(shared_url, raw):
     class Behind:
         room = 0
 
+        def measure(self, now_ms: int) -> None:
+            """It has nothing to measure."""
+
     async def hold_back() -> None:
         fleet, behind = Fleet(devices=2, meters=5), Behind()
         async with edge_at(shared_url, raw, downstream=behind) as edge:
-            load = Load(Target(*edge.address), fleet, Steady(200))
+            load = LoadGenerator(Target(*edge.address), fleet, Steady(200))
             running = asyncio.ensure_future(load.run(seconds=0.5))
             await until(lambda: edge.core.reassemble.occupied > 20, "messages that wait")
             assert edge.core.counters.messages_acked == 0
@@ -126,7 +129,7 @@ def test_an_edge_before_a_topic_server_that_stands_still_keeps_to_its_memory(ser
             await edge.start()
             before_bytes = memory_peak_bytes(edge)
             server.terminate(signal.SIGSTOP)
-            load = Load(Target("127.0.0.1", edge.port), fleet, Steady(300))
+            load = LoadGenerator(Target("127.0.0.1", edge.port), fleet, Steady(300))
             running = asyncio.ensure_future(load.run(seconds=2.0))
             await until(lambda: load.state.elapsed_ms >= 2_000, "the whole load")
             assert load.state.offered > 500

@@ -243,7 +243,7 @@ def test_our_own_rows_commit_with_the_data_or_not_at_all(catalog: Catalog) -> No
         catalog.commit(transaction)
     transaction.statements.clear()
     transaction.also("INSERT INTO penstock_test VALUES ('frontier', 1)")
-    with pytest.raises(Conflict, match="our own rows"):
+    with pytest.raises(Conflict, match="do not fit their tables"):
         catalog.commit(transaction)
     assert catalog.latest() == done.snapshot
     assert catalog.query(frontier, ("frontier",)) == [(done.snapshot.id,)]

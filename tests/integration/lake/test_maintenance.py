@@ -12,9 +12,8 @@ import pytest
 
 from penstock.kernel.errors import Conflict, Gone
 from penstock.lake.catalog import Catalog, open_catalog
-from penstock.lake.compact import compact
+from penstock.lake.compact import CompactionPolicy, compact
 from penstock.lake.expire import clean, expire, sweep
-from penstock.lake.merging import CompactionPolicy
 from penstock.lake.selection import FileRows
 from tests.integration.lake.agree import assert_same_changes, assert_same_tables, bag
 from tests.integration.lake.duck import Duck

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from penstock.log.store import Store
+from penstock.log.store import LogStore
 from penstock.log.stores.segment import open_segment
 from penstock.testing import seeded, seeds
 
@@ -33,7 +33,7 @@ def lines_until_killed(path: Path, life: int, acknowledged: int) -> list[str]:
     return [line.rstrip("\n") for line in lines if line.endswith("\n")]
 
 
-def entries_of(store: Store, partition: int) -> list[str]:
+def entries_of(store: LogStore, partition: int) -> list[str]:
     found: list[str] = []
     while batch := store.read(partition, len(found) + 1, max_entries=256, max_bytes=1 << 20):
         assert [entry.index for entry in batch] == [len(found) + 1 + n for n in range(len(batch))]

@@ -15,7 +15,7 @@ from random import Random
 
 import pytest
 
-from penstock.log.store import AlreadyOpen, Append, DiskFull, Entry, Store
+from penstock.log.store import AlreadyOpen, Append, DiskFull, LogEntry, LogStore
 from penstock.log.stores import open_store
 from penstock.testing import seeded, seeds
 
@@ -102,7 +102,7 @@ def fields(text: str) -> list[str]:
     return text.split(":")
 
 
-def check(store: Store, acknowledged: Stands, tried: Stands) -> None:
+def check(store: LogStore, acknowledged: Stands, tried: Stands) -> None:
     """All that was acknowledged, no more than was tried, every entry in its place, once."""
     for partition in range(PARTITIONS):
         bounds, term = store.bounds(partition), store.hard_state(partition).term
@@ -205,11 +205,11 @@ def test_a_limit_on_the_size_of_files_is_like_a_full_disk(tmp_path: Path) -> Non
     store.close()
 
 
-def entry(index: int) -> Entry:
-    return Entry(index, 1, payload(1, index) + bytes(2_000))
+def entry(index: int) -> LogEntry:
+    return LogEntry(index, 1, payload(1, index) + bytes(2_000))
 
 
-def fill_until_refused(store: Store) -> int:
+def fill_until_refused(store: LogStore) -> int:
     """Write until the disk is full; how many entries there are."""
     for index in range(1, 100_000):
         failed = store.write([Append(1, [entry(index)])], sync=True)
@@ -219,6 +219,6 @@ def fill_until_refused(store: Store) -> int:
     raise AssertionError(f"expected {errno.errorcode[errno.ENOSPC]}, found space without end")
 
 
-def check_entries(store: Store, count: int) -> None:
+def check_entries(store: LogStore, count: int) -> None:
     found = store.read(1, 1, max_entries=1 << 30, max_bytes=1 << 40)
     assert found == [entry(index) for index in range(1, count + 1)]

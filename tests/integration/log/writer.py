@@ -13,7 +13,15 @@ import sys
 from collections.abc import Mapping, Sequence
 from random import Random
 
-from penstock.log.store import Append, Compact, Entry, Operation, SetHardState, Store, Underway
+from penstock.log.store import (
+    Append,
+    Compact,
+    LogEntry,
+    LogStore,
+    Operation,
+    SetHardState,
+    Underway,
+)
 from penstock.log.stores import open_store
 from penstock.log.stores.rocksdb import RocksdbStore
 from penstock.log.stores.segment import SegmentStore
@@ -50,7 +58,7 @@ def main() -> None:
         say("dead")
 
 
-def write_until_killed(store: Store, random: Random, flies: bool) -> None:
+def write_until_killed(store: LogStore, random: Random, flies: bool) -> None:
     stands = {
         p: (store.bounds(p).last_index, store.bounds(p).boundary_index, store.hard_state(p).term)
         for p in range(PARTITIONS)
@@ -60,7 +68,9 @@ def write_until_killed(store: Store, random: Random, flies: bool) -> None:
         for partition in random.sample(range(PARTITIONS), random.randrange(1, PARTITIONS + 1)):
             last, boundary, term = stands[partition]
             count = random.randrange(1, 9)
-            batch = [Entry(i, 1, payload(partition, i)) for i in range(last + 1, last + 1 + count)]
+            batch = [
+                LogEntry(i, 1, payload(partition, i)) for i in range(last + 1, last + 1 + count)
+            ]
             group.append(Append(partition, batch))
             last += count
             if random.random() < 0.1:
@@ -78,7 +88,7 @@ def write_until_killed(store: Store, random: Random, flies: bool) -> None:
             store.reclaim()
 
 
-def fly(store: Store, group: Sequence[Operation]) -> Mapping[int, Exception]:
+def fly(store: LogStore, group: Sequence[Operation]) -> Mapping[int, Exception]:
     """Each partition's part by itself, as many in the air as can be; the others are calls."""
     failed: dict[int, Exception] = {}
     air: list[Underway] = []

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from penstock.client import Client
-from penstock.commits.model import Commit, Write
 from penstock.metering.errors import BadTariff
 from penstock.metering.tariff_files import Row, Sheet
 from penstock.metering.tariff_space import Changed, TariffSpace
+from penstock.protocol.commits import Commit, CommitWrite
 from tests.conformance.servers import ServerProcess
 
 NUMBERS = count(1)
@@ -101,7 +101,7 @@ def test_a_change_that_makes_no_sense_leaves_everything_as_it_was(url: str, spac
         there.add("flat", [flat("0.3")])
         with pytest.raises(BadTariff, match="tariff 'flat': version 1: expected a price"):
             there.add("flat", [flat("0,4")])
-        with pytest.raises(BadTariff, match=r"expected a tariff .falt., found none.*mean .flat."):
+        with pytest.raises(BadTariff, match=r"there is no tariff .falt.; do you mean .flat."):
             there.assign("falt", ["7"], "2026-01-01")
         with pytest.raises(BadTariff, match="meter '7': expected a day such as"):
             there.assign("flat", ["7"], "soon")
@@ -169,7 +169,7 @@ def test_what_is_wrong_is_said_in_one_line_and_nothing_is_written(
         "Error: bad.toml: tariff 'night': version 1: expected a price for Mondays in January at "
         "06:00, found a gap: add a band, or 'otherwise' for all other hours"
     ) in refused(url, "load", str(bad), *here)
-    assert "expected --price or --band, found neither" in refused(
+    assert "give the new price: --price, or --band" in refused(
         url, "set", "a", "--from", "2026-01-01", *here
     )
     assert "expected a band such as" in refused(
@@ -178,7 +178,7 @@ def test_what_is_wrong_is_said_in_one_line_and_nothing_is_written(
     assert "expected a price such as '0.31'" in refused(
         url, "set", "a", "--from", "2026-01-01", "--price", "cheap", *here
     )
-    assert "expected a tariff 'a', found none of that name" in refused(
+    assert "there is no tariff 'a'" in refused(
         url, "assign", "a", "7", "--from", "2026-01-01", *here
     )
     with Client(url) as client:
@@ -194,7 +194,7 @@ def test_a_document_that_somebody_broke_by_hand_stands_out(url: str, space: str)
     with TariffSpace(url, space) as there:
         there.add("good", [flat("1")])
     with Client(url) as client:
-        write = Write("tariff:bad", set={"versions": [flat("1")]})
+        write = CommitWrite("tariff:bad", set={"versions": [flat("1")]})
         client.commit(space, Commit(session="by-hand", local_seq=1, writes=(write,)))
     bad, good = run(url, "show", "--space", space)
     assert good["problem"] is None

@@ -20,7 +20,7 @@ from penstock.config import Settings
 CONNECTIONS = 20
 RECORD = b'{"records":[{"data":1}]}'
 EVENTS = b"GET %b HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n"
-SESSIONS = {"Session", "WatchRequest", "Place"}  # a session outlives its streams
+SESSIONS = {"WatcherSession", "WatchRequest", "StartPlace"}  # a session outlives its streams
 
 Visit = Callable[[int], Awaitable[None]]
 

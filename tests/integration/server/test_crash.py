@@ -20,6 +20,7 @@ def test_whatever_a_killed_server_had_answered_holds(tmp_path: Path, seed: int) 
         assert run.cast.answered > 14
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", seeds(1))
 def test_it_holds_too_while_snapshots_are_made_and_records_become_cold(
     tmp_path: Path, seed: int
@@ -31,6 +32,7 @@ def test_it_holds_too_while_snapshots_are_made_and_records_become_cold(
         assert snapshots(), "no snapshot was ever made"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", seeds(1))
 def test_it_holds_in_sqlite_as_well(tmp_path: Path, seed: int) -> None:
     with seeded(seed) as random:

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from penstock.cli import main
-from penstock.kernel.ids import partition_of
+from penstock.topics.core.registry import partition_of
 from tests.conformance.servers import ServerProcess
 from tests.conformance.wire import Api, payloads, until
 
@@ -114,7 +114,7 @@ def test_a_log_without_files_is_not_begun_anew_after_a_kill_either(
     data = tmp_path / "data"
     shutil.copytree(killed, data)
     without_its_file(data / "log")
-    assert "found no file there" in refused(tmp_path)
+    assert "has no files" in refused(tmp_path)
 
 
 def topics_of_partitions(count: int) -> dict[int, str]:
@@ -303,7 +303,7 @@ def test_a_layout_that_cannot_be_read_names_the_way_out(ended: Path, tmp_path: P
     shutil.copytree(ended, data)
     (data / "layout.json").write_bytes(b"{")
     said = refused(tmp_path)
-    assert "layout.json: expected a layout" in said
+    assert "layout.json is not a layout" in said
     assert f"penstock salvage {data}" in said
     saved = penstock("salvage", data, "--into", tmp_path / "saved")
     assert saved.exit_code == 1

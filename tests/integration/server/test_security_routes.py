@@ -38,16 +38,17 @@ SCOPES = {
 }
 BODIES = {
     "TopicConfig": {},
-    "Write": {"records": [{"data": 1}]},
-    "Read": {},
-    "Delete": {"before_seq": 1},
-    "WriteMany": {"writes": [{"topic": "other-q", "records": [{"data": 1}]}]},
+    "AppendBody": {"records": [{"data": 1}]},
+    "DiffBody": {},
+    "DeleteBody": {"before_seq": 1},
+    "AppendManyBody": {"writes": [{"topic": "other-q", "records": [{"data": 1}]}]},
     "RouterBody": {"source": "other-t", "dest": "other-new"},
-    "Watch": {"topics": {"other-t": {}}},
-    "Claim": {"node": "n"},
-    "Ack": {"node": "n", "seqs": [1]},
-    "Nack": {"node": "n", "seqs": [1]},
-    "Extend": {"node": "n", "seqs": [1], "lease_ms": 100},
+    "WatchBody": {"topics": {"other-t": {}}},
+    "ClaimBody": {"node": "n"},
+    "AckBody": {"node": "n", "seqs": [1]},
+    "NackBody": {"node": "n", "seqs": [1]},
+    "ExtendBody": {"node": "n", "seqs": [1], "lease_ms": 100},
+    "ExplainBody": {"query": "SELECT 1"},
 }
 GUARDED = [route for route in ROUTES.routes if route.guard == "key"]
 EVERY = pytest.mark.parametrize("route", ROUTES.routes, ids=lambda r: f"{r.method} {r.path}")
@@ -221,10 +222,10 @@ def test_a_watch_id_is_no_credential(root):
 
 @EACH_GUARDED
 def test_a_token_in_the_query_counts_only_for_streams(root, route):
-    if route.name == "open_work":
+    if route.is_stream:
         return
     path = route.path.replace("{name}", "other-q") + f"?token={SECRETS['root']}"
-    body = None if not route.body else json.dumps(BODIES.get(route.body, {})).encode()
+    body = None if not route.body else json.dumps(BODIES.get(route.body.__name__, {})).encode()
     assert root.with_key(None).request(route.method, path, body).status == 401
 
 

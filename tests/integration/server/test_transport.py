@@ -5,9 +5,7 @@ import http.client
 import socket
 import ssl
 import struct
-import subprocess
 import threading
-from shutil import which
 
 import pytest
 from websockets.sync.client import connect
@@ -266,17 +264,11 @@ def test_a_websocket_that_does_not_read_refuses_the_fifth_message_and_tells_of_r
         connection.close()
 
 
-@pytest.mark.skipif(which("openssl") is None, reason="openssl makes the certificate")
 @pytest.mark.parametrize("alpn", ["http/1.1", "h2"])
-def test_tls_serves_both_protocols_and_streams(kind, alpn, tmp_path):
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1",
-         "-subj", "/CN=localhost", "-keyout", tmp_path / "key", "-out", tmp_path / "cert"],
-        check=True, capture_output=True,
-    )  # fmt: skip
+def test_tls_serves_both_protocols_and_streams(kind, alpn, certificate):
     server_side = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    server_side.load_cert_chain(tmp_path / "cert", tmp_path / "key")
-    client_side = ssl.create_default_context(cafile=str(tmp_path / "cert"))
+    server_side.load_cert_chain(*certificate)
+    client_side = ssl.create_default_context(cafile=str(certificate.cert))
     client_side.check_hostname = False
     client_side.set_alpn_protocols([alpn])
     watch = Watch()

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from penstock.lake.catalog import Catalog
 from penstock.lake.ddl import quoted
@@ -15,11 +16,25 @@ from penstock.spark.lake.types import for_spark, lake_schema
 from penstock.spark.lake.writing import WriteOptions, write_table
 from tests.integration.lake.agree import Bag, bag
 from tests.integration.lake.duck import Duck
+from tests.integration.spark.one import WITH_OUR_CLASSES, WITHOUT
 
 THERE = WriteOptions(collect_rows_max=-1)
 """Written by Spark's tasks, then put together."""
 THERE_ONLY = WriteOptions(collect_rows_max=-1, small_bytes=1)
 """Written by Spark's tasks, and left so."""
+WAYS = pytest.mark.parametrize(
+    ("embedded", "options"),
+    [
+        (WITH_OUR_CLASSES, WriteOptions()),
+        (WITH_OUR_CLASSES, THERE),
+        (WITH_OUR_CLASSES, THERE_ONLY),
+        (WITHOUT, THERE),
+        (WITHOUT, THERE_ONLY),
+    ],
+    indirect=["embedded"],
+    scope="session",
+)
+"""Every way to write. Rows that are written here do not meet the classes of a Spark."""
 
 
 def rows_of(frame: Any) -> pa.Table:

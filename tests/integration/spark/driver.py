@@ -17,9 +17,7 @@ from tests.integration.spark.one import QUICK
 
 
 def main(address: str, data_path: str, cache: str) -> None:
-    options = SparkOptions(
-        cores=1, memory_mb=512, cache_dir=Path(cache), conf=QUICK, plain_files=False
-    )
+    options = SparkOptions(cores=1, memory_mb=512, cache_dir=Path(cache), conf=QUICK)
     embedded = start_spark(options)
     lake = open_catalog(address, data_path)
     change = lake.begin(reserve_ms=1)

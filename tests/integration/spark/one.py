@@ -7,6 +7,7 @@ a machine without a Java compiler.
 from __future__ import annotations
 
 import atexit
+import json
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -19,6 +20,8 @@ from penstock.spark.options import Archive, SparkOptions
 CACHE = Path(__file__).parents[3] / "build" / "spark"
 QUICK = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
 """For a JVM that runs everything a few times: what a second compiler gains comes too late."""
+ENVIRON = {"PENSTOCK_SPARK_CACHE_DIR": str(CACHE), "PENSTOCK_SPARK_CONF": json.dumps(QUICK)}
+"""The same for a Spark that a command starts: it starts in half the time."""
 OPTIONS = SparkOptions(cores=2, memory_mb=1_024, cache_dir=CACHE, conf=QUICK, archive=Archive.BUILD)
 
 
@@ -39,7 +42,7 @@ WITHOUT_OPTIONS = replace(
 
 
 def on_both(fixture: str) -> pytest.MarkDecorator:
-    """For tests that have Spark write: they run on both Sparks, by the fixture that gives one."""
+    """For tests whose files Spark's tasks write: on both Sparks, by the fixture that gives one."""
     return pytest.mark.parametrize(
         fixture, [WITH_OUR_CLASSES, WITHOUT], indirect=True, scope="session"
     )

@@ -6,7 +6,7 @@ from typing import Any
 
 from penstock.lake.catalog import Catalog
 from penstock.lake.model import TableVersion
-from penstock.lake.transaction import Transaction
+from penstock.lake.transaction import LakeTransaction
 from penstock.spark.lake.writing import WriteOptions
 from penstock.spark.refresh import FullRefresh
 from penstock.tables.core.frontier import Frontier, LakePosition
@@ -19,7 +19,7 @@ def versions(lake: Catalog, query: str, at: int | None = None) -> dict[str, Tabl
     return {name: lake.table_at(name, at) for name in define("t", query).sources}
 
 
-def task_of(lake: Catalog, name: str, query: str, change: Transaction) -> RefreshTask:
+def task_of(lake: Catalog, name: str, query: str, change: LakeTransaction) -> RefreshTask:
     """A table to bring up to date from what is there now."""
     inputs = {
         source: Input(source, LakePosition(version.snapshot.id), version=version)
@@ -40,7 +40,7 @@ def task_of(lake: Catalog, name: str, query: str, change: Transaction) -> Refres
     )
 
 
-def note(change: Transaction, made: Made) -> None:
+def note(change: LakeTransaction, made: Made) -> None:
     if made.replace and made.changed:
         change.replace_contents(made.table, made.files)
     elif made.changed:

@@ -9,7 +9,7 @@ import signal
 from penstock.spark.link import SparkLink
 from tests.integration.spark.one import OPTIONS
 from tests.integration.tables.node import children_of
-from tests.integration.tables.place import wait_until
+from tests.waiting import wait_until
 
 
 def test_a_jvm_that_was_killed_is_followed_by_another_at_once() -> None:

@@ -6,7 +6,9 @@ from itertools import combinations
 
 from penstock.lake.changes import parse
 from penstock.lake.expire import named_files
+from penstock.lake.feed import feed_between, read_feed
 from penstock.tables.core.history import RefreshOutcome
+from tests.integration.tables.engine import bag
 from tests.integration.tables.place import Place
 
 SOURCES = ("raw_a", "raw_b")
@@ -17,10 +19,13 @@ UNIT = ("left_side", "right_side", "joined", "followed")
 EVERY = "30ms"
 
 
-def build(place: Place) -> None:
+def build(place: Place, mode: str = "auto") -> None:
     for source in SOURCES:
         place.write(source, [1])
-    create = place.warehouse.create
+
+    def create(name: str, query: str, **options: str) -> None:
+        place.warehouse.create(name, query, **{"mode": mode, **options})
+
     create("left_side", "SELECT id, id * 2 AS twice FROM raw_a", schedule=EVERY)
     create("right_side", "SELECT id, id + 1 AS next FROM raw_a", schedule=EVERY)
     create(
@@ -51,7 +56,24 @@ def check(place: Place) -> None:
         )
     assert place.warehouse.pool().permits == {}, "permits without work"
     check_history(place)
+    check_feeds(place)
     check_files(place)
+
+
+def check_feeds(place: Place) -> None:
+    """Each feed is the difference of the contents at its ends."""
+    lake = place.lake
+    names = {table.id: table for table in lake.tables()}
+    question = "SELECT table_id, after_snapshot, until_snapshot FROM penstock_lake_feeds"
+    for number, after, until in lake.query(question):
+        table = names[number]
+        with lake.look() as reader:
+            (file,) = feed_between(reader, number, after, until) or ()
+        rows, weights = read_feed(lake.storage, table, file)
+        found = bag(lake.scan(table, after))
+        for row, weight in zip(rows.to_pylist(), weights.to_pylist(), strict=True):
+            found[tuple(row.values())] += weight
+        assert +found == bag(lake.scan(table, until)), (table.name, after, until)
 
 
 def check_history(place: Place) -> None:

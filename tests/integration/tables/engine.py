@@ -2,7 +2,8 @@
 
 It refreshes in full, and applies only the difference when `options["delta"]` says so, as downstream
 tables are to see. With `options["faults"]` a directory says what goes wrong: a file named after a
-table holds `retryable`, `permanent`, `away` or `slow <ms>`; `hold` waits until the file is gone.
+table holds `retryable`, `permanent`, `away`, `lost` or `slow <ms>`; `hold` waits until the file is
+gone.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from penstock.lake.catalog import Catalog
 from penstock.lake.model import TableVersion
 from penstock.lake.scan import file_history, read_rows, scan
 from penstock.lake.selection import FileRows, live
+from penstock.tables.core.history import RefreshProgress
 from penstock.tables.core.model import Mode
-from penstock.tables.core.progress import RefreshProgress
-from penstock.tables.engine import EngineAway, Input, Made, RefreshTask
+from penstock.tables.engine import EngineAway, EngineLost, Input, Made, RefreshTask
 from tests.integration.tables.topic_rows import topic_rows
 
 WRONG_QUERY = (duckdb.BinderException, duckdb.CatalogException, duckdb.ParserException)
@@ -124,7 +125,9 @@ class DuckEngine:
         word, _, number = text.partition(" ")
         match word:
             case "away":
-                raise EngineAway("expected an engine, found nobody there")
+                raise EngineAway("no engine is there")
+            case "lost":
+                raise EngineLost("the engine ended during the refresh")
             case "retryable":
                 raise OSError(f"{table} could not be read")
             case "permanent":

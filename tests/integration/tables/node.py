@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.app.tables import Warehouse
-from penstock.tables.core.retry import RetryPolicy
+from penstock.tables.core.failures import FailurePolicy
 from tests.integration.tables.place import ENGINE, Place
 
 
@@ -55,7 +55,7 @@ def kill(pid: int) -> None:
 
 def main() -> None:
     arguments = json.loads(sys.argv[1])
-    arguments["retry"] = RetryPolicy(**arguments["retry"])
+    arguments["retry"] = FailurePolicy(**arguments["retry"])
     with Warehouse.open(runner=ENGINE, **arguments) as warehouse:
         loop = warehouse.coordinator(say=lambda line: print(line, file=sys.stderr))
         signal.signal(signal.SIGTERM, lambda *_: loop.stop())

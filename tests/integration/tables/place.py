@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -13,16 +12,16 @@ import pyarrow as pa
 from penstock.app.tables import Warehouse
 from penstock.kernel.errors import Conflict, Rejected
 from penstock.lake.scan import scan
+from penstock.tables.core.failures import FailurePolicy
 from penstock.tables.core.frontier import Frontier, LakePosition
-from penstock.tables.core.retry import RetryPolicy
 from tests.integration.tables.engine import DuckEngine, bag
+from tests.waiting import wait_until
 
 ENGINE = "tests.integration.tables.engine:make"
-PATIENCE_S = 60.0
 QUICK: dict[str, Any] = {
     "tick_ms": 20,
     "lease_ms": 3_000,
-    "retry": RetryPolicy(base_ms=20, cap_ms=100),
+    "retry": FailurePolicy(base_ms=20, cap_ms=100),
     "yield_ms": 50,
     "max_concurrent_refreshes": 2,
     "max_workers": 2,
@@ -129,13 +128,3 @@ class Place:
 
     def until(self, condition: Callable[[], object], what: str = "it") -> None:
         wait_until(condition, what)
-
-
-def wait_until(
-    condition: Callable[[], object], what: str = "it", *, patience_s: float = PATIENCE_S
-) -> None:
-    """Wait for a condition, with a deadline that only a broken system meets."""
-    until = time.monotonic() + patience_s
-    while not condition():
-        assert time.monotonic() < until, f"waited {patience_s} s in vain for {what}"
-        time.sleep(0.01)

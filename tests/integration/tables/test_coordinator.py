@@ -16,8 +16,9 @@ import pytest
 from penstock.app.tables import Warehouse
 from penstock.kernel.errors import Unavailable
 from penstock.kernel.system import SystemClock
+from penstock.lake.expire import SNAPSHOTS_KEPT_MS
 from penstock.tables.coordinator.lease import CoordinatorLeaseLost, LeaseKeeper, take_lease
-from penstock.tables.coordinator.loop import SNAPSHOTS_KEPT_MS, retention_ms
+from penstock.tables.coordinator.loop import retention_ms
 from penstock.tables.coordinator.session import new_identity
 from penstock.tables.core.health import HealthState
 from penstock.tables.core.history import RefreshOutcome
@@ -49,9 +50,13 @@ def test_a_coordinator_waits_for_a_database_that_was_killed_and_goes_on_when_tha
             with stopped(words):
                 place.until(lambda: loop.trouble is not None, "it to be told")
                 for call in (place.warehouse.status, place.warehouse.health, place.lake.latest):
-                    with pytest.raises(Unavailable, match="expected to reach the catalog"):
+                    with pytest.raises(
+                        Unavailable, match="the catalog on PostgreSQL cannot be reached"
+                    ):
                         call()
-                with pytest.raises(Unavailable, match="expected to reach the catalog"):
+                with pytest.raises(
+                    Unavailable, match="the catalog on PostgreSQL cannot be reached"
+                ):
                     place.warehouse.create("b", "SELECT id FROM raw")
             place.until(lambda: loop.trouble is None, "the coordinator to be back")
             place.write("raw", [2])

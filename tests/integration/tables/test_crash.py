@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 
-from penstock.tables.core.retry import RetryPolicy
+from penstock.tables.core.failures import FailurePolicy
 from penstock.testing.seeds import seeded, seeds
 from tests.integration.tables.attacked import SOURCES, TABLES, build, check, glance
 from tests.integration.tables.node import kill, start, workers_of
@@ -24,7 +24,7 @@ def test_killed_at_any_moment_nothing_is_lost_twice_or_leaked(
     places: Callable[..., Place], kind: str, seed: int
 ) -> None:
     with seeded(seed) as random:
-        retry = RetryPolicy(base_ms=20, cap_ms=50, deaths_max=1_000)
+        retry = FailurePolicy(base_ms=20, cap_ms=50, deaths_max=1_000)
         place = places(kind, lease_ms=2_000, retry=retry, delta=kind == "sqlite")
         build(place)
         node = start(place)

@@ -14,12 +14,13 @@ import pytest
 from penstock.app.tables import Warehouse
 from penstock.tables.coordinator.loop import prune
 from penstock.tables.core.history import RefreshOutcome
-from penstock.tables.core.jobs import Job, JobStatus
+from penstock.tables.core.jobs import JobStatus, RefreshJob
 from penstock.tables.core.model import Status
 from penstock.tables.worker.claim import LockHeld
 from tests.integration.tables.frail import FRAIL
 from tests.integration.tables.node import children_of, kill
-from tests.integration.tables.place import Place, wait_until
+from tests.integration.tables.place import Place
+from tests.waiting import wait_until
 
 EVERY = "20ms"
 
@@ -91,7 +92,7 @@ def test_a_forker_that_dies_twice_in_a_row_takes_no_worker_with_it(
     place.check_contents()
 
 
-def pid_text(job: Job) -> str:
+def pid_text(job: RefreshJob) -> str:
     assert job.worker is not None
     return job.worker.partition("/")[2].partition("-")[0]
 

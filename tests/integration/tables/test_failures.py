@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
+from penstock.tables.core.failures import FailurePolicy
 from penstock.tables.core.history import RefreshOutcome
-from penstock.tables.core.retry import RetryPolicy
 from tests.integration.tables.place import Place
 
 EVERY = "20ms"
@@ -52,7 +52,7 @@ def test_three_retryable_failures_suspend_and_resuming_catches_up_all_that_was_m
 def test_an_engine_that_is_away_suspends_nobody_and_everybody_is_told(
     places: Callable[..., Place], mode: str
 ) -> None:
-    place = places(parallel_refresh_mode=mode, retry=RetryPolicy(base_ms=20, cap_ms=200))
+    place = places(parallel_refresh_mode=mode, retry=FailurePolicy(base_ms=20, cap_ms=200))
     warehouse = place.warehouse
     place.write("raw", [1])
     warehouse.create("a", "SELECT id FROM raw", schedule=EVERY)
@@ -63,12 +63,37 @@ def test_an_engine_that_is_away_suspends_nobody_and_everybody_is_told(
         place.until(lambda: len(warehouse.jobs()) > 5, "more tries than a failure has")
         assert status(place, "a") == "ACTIVE"
         place.until(lambda: warehouse.why("a").reason.value == "engine_away", "the reason")
-        assert "found nobody there" in warehouse.why("a").text
-        place.until(lambda: "found nobody there" in warehouse.health().text, "health to say so")
+        assert "no engine is there" in warehouse.why("a").text
+        place.until(lambda: "no engine is there" in warehouse.health().text, "health to say so")
         place.fault("a", None)
         place.until(place.fresh, "a to catch up by itself")
         place.until(lambda: warehouse.health().state.value == "ok", "health to be well again")
     assert [record.outcome for record in warehouse.history("a")] == [RefreshOutcome.SUCCEEDED] * 2
+    place.check_contents()
+
+
+@pytest.mark.parametrize("mode", ["off", "on"])
+def test_a_query_that_ends_an_engine_three_times_is_suspended_and_the_others_go_on(
+    places: Callable[..., Place], mode: str
+) -> None:
+    place = places(parallel_refresh_mode=mode, retry=FailurePolicy(base_ms=20, cap_ms=200))
+    warehouse = place.warehouse
+    place.write("raw", [1])
+    for name in ("a", "killer"):
+        warehouse.create(name, "SELECT id FROM raw", schedule=EVERY)
+    with warehouse.coordinator():
+        place.until(place.fresh)
+        place.fault("killer", "lost")
+        place.write("raw", [2])
+        place.until(lambda: status(place, "killer") == "SUSPENDED")
+        text = "3 failures in a row, the last: the engine ended during the refresh"
+        place.until(lambda: text in warehouse.why("killer").text, "the reason")
+        place.until(lambda: text in warehouse.health().text, "health to say so")
+        place.until(lambda: place.rows("a") == {(1,): 1, (2,): 1}, "the other table")
+        place.fault("killer", None)
+        warehouse.resume("killer")
+        place.until(place.fresh, "the killer to catch up")
+    assert {r.outcome for r in warehouse.history()} == {RefreshOutcome.SUCCEEDED}
     place.check_contents()
 
 

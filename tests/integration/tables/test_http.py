@@ -78,7 +78,7 @@ def test_a_table_from_its_creation_to_its_drop(api: Api, place: Place) -> None:
     assert put(api, "a", "SELECT id FROM raw").status == 200
     body = {"name": "b", "query": "SELECT sum(id)::BIGINT AS total FROM a"}
     assert api.request("POST", "/v0/tables", body).status == 201
-    assert "found stream table 'b'" in refused(
+    assert "there is a stream table 'b' already" in refused(
         api.request("POST", "/v0/tables", body), 409, "table_exists"
     )
     assert [row["name"] for row in api.get("/v0/tables").json["tables"]] == ["a", "b"]
@@ -90,11 +90,30 @@ def test_a_table_from_its_creation_to_its_drop(api: Api, place: Place) -> None:
     assert api.request("POST", "/v0/tables/a/resume").json["status"] == "ACTIVE"
     explained = api.get("/v0/tables/b/explain").json
     assert explained["unit"] == {"key": "table:b", "kind": "singleton", "members": ["b"]}
-    assert explained["differential"]["reason"] == "not_differentiable"
+    assert explained["differential"]["possible"] is True
     assert "cascade" in refused(api.request("DELETE", "/v0/tables/a"), 409, "table_in_use")
     gone = api.request("DELETE", "/v0/tables/a", cascade="true")
     assert gone.json["dropped"] == ["b", "a"]
     refused(api.get("/v0/tables/a"), 404, "table_not_found")
+
+
+def test_a_table_and_a_query_that_is_none_are_explained(api: Api, place: Place) -> None:
+    place.write("raw", [1, 2, 3])
+    query = "SELECT id % 2 AS odd, count(*) AS n FROM raw GROUP BY id % 2"
+    put(api, "a", query)
+    explained = api.get("/v0/tables/a/explain").json
+    asked = api.request("POST", "/v0/warehouse/explain", {"query": query}).json
+    assert asked["plan"] == explained["plan"]
+    assert asked["plan"]["state"] == {"keys": ["id % 2"], "kept": ["rows", "COUNT(*)"]}
+    assert "raw@changes" in asked["plan"]["delta_sql"]
+    assert asked["plan"]["tree"]["inputs"][0]["operator"] == "GROUP BY id % 2"
+    full = api.request("POST", "/v0/warehouse/explain", {"query": "SELECT * FROM raw LIMIT 1"}).json
+    assert full["plan"] is None
+    assert full["differential"]["text"] == "LIMIT 1: without ORDER BY any rows may be the first"
+    assert "no column 'nope'" in refused(
+        api.request("POST", "/v0/warehouse/explain", {"query": "SELECT nope FROM raw"}),
+        400, "invalid_query",
+    )  # fmt: skip
 
 
 def test_pages_of_the_list_follow_each_other(api: Api) -> None:
@@ -117,12 +136,12 @@ def test_mistakes_are_told_with_what_was_expected(api: Api) -> None:
     refused(put(api, "x", "SELEC 1"), 400, "invalid_query")
     refused(put(api, "x-y", "SELECT 1 AS one"), 400, "invalid_table")
     refused(put(api, "x", "SELECT 1 AS one", schedule="soon"), 400, "invalid_schedule")
-    assert "found x > x" in refused(put(api, "x", "SELECT * FROM x"), 409, "table_cycle")
+    assert "in a cycle: x > x" in refused(put(api, "x", "SELECT * FROM x"), 409, "table_cycle")
     assert "no table 'nosuch'" in refused(
         put(api, "x", "SELECT * FROM nosuch"), 400, "invalid_query"
     )
-    assert "no rule for projection" in refused(
-        put(api, "x", "SELECT * FROM raw", mode="differential"), 400, "not_differentiable"
+    assert "LIMIT 1: without ORDER BY" in refused(
+        put(api, "x", "SELECT 1 AS one LIMIT 1", mode="differential"), 400, "not_differentiable"
     )
     assert "was not declared" in refused(
         put(api, "x", "SELECT * FROM topics.nobody"), 400, "invalid_table"
@@ -281,7 +300,7 @@ def test_the_client_defines_reads_and_looks(api: Api, place: Place) -> None:
         assert [page.num_rows for page in pages] == [5, 5, 2]
         assert sorted(tables.rows("some").column("id").to_pylist()) == list(range(12))
         assert tables.drop("looked_at")["dropped"] == ["looked_at"]
-        with pytest.raises(Rejected, match="found none named 'looked_at'"):
+        with pytest.raises(Rejected, match="no stream table 'looked_at'"):
             tables.show("looked_at")
 
 

@@ -24,10 +24,10 @@ def last(place: Place, table: str) -> RefreshRecord:
     return place.warehouse.history(table, limit=1)[0]
 
 
-def test_auto_records_full_with_the_operators_that_have_no_rule(serial: Place) -> None:
+def test_auto_records_full_with_the_piece_that_has_no_rule(serial: Place) -> None:
     warehouse = serial.warehouse
     serial.write("raw", [1, 2])
-    warehouse.create("a", "SELECT count(*) AS n FROM raw WHERE id > 0")
+    warehouse.create("a", "SELECT id AS n FROM raw WHERE id > 0 LIMIT 1")
     assert warehouse.refresh("a").ok
     first = last(serial, "a")
     assert (first.configured, first.executed, first.reason) == (
@@ -41,9 +41,7 @@ def test_auto_records_full_with_the_operators_that_have_no_rule(serial: Place) -
         Mode.AUTO, Mode.FULL, ReasonCode.NOT_DIFFERENTIABLE,
     )  # fmt: skip
     assert second.fell_back
-    assert second.reason_text == (
-        "cannot be differentiated: no rule for aggregate, filter, projection"
-    )
+    assert second.reason_text == "LIMIT 1: without ORDER BY any rows may be the first"
     assert warehouse.explain("a")["differential"]["possible"] is False
 
 
@@ -74,13 +72,15 @@ def test_differential_is_refused_at_creation_with_the_reason_and_nothing_changes
     query = "SELECT id, rand() AS r FROM raw"
     with pytest.raises(NotDifferentiable, match=r"rand\(\) may answer differently"):
         warehouse.create("b", query, mode="differential")
-    with pytest.raises(NotDifferentiable, match="no rule for projection"):
+    warehouse.create_or_replace("a", "SELECT id FROM raw LIMIT 1")
+    with pytest.raises(NotDifferentiable, match="LIMIT 1: without ORDER BY"):
         warehouse.alter("a", mode="differential")
     with pytest.raises(NotDifferentiable):
-        warehouse.create_or_replace("a", "SELECT * FROM raw", mode="differential")
-    (tmp_path / "c.sql").write_text("-- mode: differential\nSELECT id FROM raw\n")
-    with pytest.raises(NotDifferentiable, match="that c cannot"):
+        warehouse.create_or_replace("a", "SELECT * FROM raw LIMIT 2", mode="differential")
+    (tmp_path / "c.sql").write_text("-- mode: differential\nSELECT id FROM raw LIMIT 3\n")
+    with pytest.raises(NotDifferentiable, match="LIMIT 3") as refused:
         warehouse.apply(tmp_path)
+    assert refused.value.detail["table"] == "c"
     assert [(table.name, table.mode) for table in warehouse.tables()] == [("a", Mode.AUTO)]
 
 

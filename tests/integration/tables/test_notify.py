@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock.app.tables import Warehouse
+from penstock.client import Client
 from penstock.tables.notify import CONNECTIONS_MAX, Notifier, NotifierCall, notify_address
 from tests.conformance.servers import ServerProcess
 from tests.conformance.wire import Api
@@ -131,3 +132,32 @@ def test_a_copy_of_a_lake_has_an_address_of_its_own(places: Callable[..., Place]
     with Warehouse.open(f"sqlite:{copy}", place.data_path) as copied:
         assert copied._store.warehouse == place.warehouse._store.warehouse
         assert notify_address(copied._store) != notify_address(place.warehouse._store)
+
+
+def test_a_commit_to_the_lake_is_followed_though_no_tick_comes(place: Place) -> None:
+    """The coordinator is another process; this one only commits, and notifies nobody else."""
+    place.warehouse.create("b", "SELECT id FROM raw", schedule="20ms")
+    place.until(lambda: "b" in place.frontiers())
+    for number in range(2, 7):
+        place.write("raw", [number])
+        place.until(lambda: (number,) in place.rows("b"), "the commit to be noticed")  # noqa: B023
+
+
+def test_a_record_in_a_topic_is_followed_though_no_tick_and_no_poll_comes(
+    places: Callable[..., Place], tmp_path: Path
+) -> None:
+    server = ServerProcess(tmp_path)
+    slow = {**SLOW, "topics_poll_ms": NEVER_MS}
+    try:
+        with Client(server.start().address.url) as topics:
+            place = places("sqlite", **slow)
+            topics.write("readings", [{"id": 0}], create=True)
+            place.warehouse.declare_topic("readings", "id BIGINT", url=topics.settings.url)
+            place.warehouse.create("a", "SELECT id FROM topics.readings", schedule="20ms")
+            with place.warehouse.coordinator():
+                place.until(lambda: "a" in place.frontiers())
+                for number in range(1, 6):
+                    topics.write("readings", [{"id": number}])
+                    place.until(lambda: (number,) in place.rows("a"), "the record")  # noqa: B023
+    finally:
+        server.close()

@@ -9,8 +9,8 @@ import pytest
 from penstock.app.tables import Warehouse
 from penstock.tables.coordinator.lease import take_lease
 from penstock.tables.coordinator.session import new_identity
+from penstock.tables.core.failures import FailurePolicy
 from penstock.tables.core.health import HealthState
-from penstock.tables.core.retry import RetryPolicy
 from penstock.tables.core.verdict import Reason
 from tests.integration.tables import node
 from tests.integration.tables.place import Place
@@ -84,7 +84,7 @@ def test_a_coordinator_that_has_just_begun_is_starting_whatever_the_last_one_sai
 def test_a_failure_is_told_with_its_error_its_attempt_and_the_next_try(
     places: Callable[..., Place],
 ) -> None:
-    retry = RetryPolicy(base_ms=60_000, cap_ms=60_000)
+    retry = FailurePolicy(base_ms=60_000, cap_ms=60_000)
     place = places(parallel_refresh_mode="off", retry=retry)
     warehouse = place.warehouse
     place.write("raw", [1])

@@ -16,7 +16,7 @@ from penstock.lake.scan import scan
 from penstock.lake.selection import FileRows
 from penstock.tables.core.model import Mode
 from penstock.tables.engine import Made
-from penstock.tables.worker.pending import pending_changes, pending_version
+from penstock.tables.worker.inputs import pending_changes, pending_version
 from penstock.testing.seeds import RUNS_VARIABLE
 from tests.integration.tables.engine import bag
 from tests.integration.tables.place import Place

@@ -6,6 +6,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
+
+from penstock.lake.selection import FileRows
 from penstock.tables.coordinator.upkeep import owner_of, tidy
 from tests.integration.lake.duck import Duck
 from tests.integration.tables.place import Place
@@ -40,6 +43,28 @@ def test_many_files_are_put_together_and_no_row_changes(
     place.write("raw", [5, 6])
     assert warehouse.refresh("made", here=True).ok
     place.check_contents()
+
+
+def test_a_large_file_that_lost_one_row_in_a_hundred_is_rewritten(
+    places: Callable[..., Place], kind: str
+) -> None:
+    place = places(kind)
+    warehouse, store = place.warehouse, place.warehouse._store
+    place.write("raw", range(8_000))
+    warehouse.create("made", "SELECT id FROM raw", schedule="on demand")
+    assert warehouse.refresh("made", here=True).ok
+    for lost, expected in ((79, []), (1, ["made"])):
+        version = place.lake.table_at("made")
+        change = place.lake.begin()
+        first = 100 if expected else 0
+        gone = FileRows(version.files[0], np.arange(first, first + lost))
+        change.delete_rows(version.table, [gone], inline_max=0)
+        place.lake.commit(change)
+        assert tidy(store, 0, worn_rows_min=8_001) == []
+        assert tidy(store, 0, worn_rows_min=8_000) == expected
+    (file,) = place.lake.table_at("made").files
+    assert (file.record_count, file.deletes) == (7_920, ())
+    assert place.lake.scan("made").num_rows == 7_920
 
 
 def test_what_upkeep_reserved_before_it_died_is_given_back_by_the_next_coordinator(

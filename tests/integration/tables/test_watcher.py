@@ -7,9 +7,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from penstock.lake.compact import compact
+from penstock.lake.compact import CompactionPolicy, compact
 from penstock.lake.expire import expire
-from penstock.lake.merging import CompactionPolicy
 from penstock.tables.positions import Positions
 from tests.integration.tables.place import Place
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from penstock.log.store import Store
+from penstock.log.store import LogStore
 from penstock.topics.core.batch import parse_write
-from penstock.topics.core.read import Diff, ReadRequest
-from penstock.topics.core.topic import Written
+from penstock.topics.core.read import DiffPage, ReadRequest
+from penstock.topics.core.topic import AppendResult
 from penstock.topics.engine.engine import Engine
-from penstock.topics.engine.views import EngineOptions
+from penstock.topics.engine.options import EngineOptions
 from tests.integration.topics.gated import GatedStore
 
 DEADLINE_S = 20.0
@@ -20,7 +19,7 @@ DEADLINE_S = 20.0
 
 @asynccontextmanager
 async def engine_on(
-    store: Store | GatedStore | None = None, **options: Any
+    store: LogStore | GatedStore | None = None, **options: Any
 ) -> AsyncIterator[Engine]:
     engine = Engine(store or GatedStore(), EngineOptions(**options))  # type: ignore[arg-type]
     await engine.open()
@@ -36,7 +35,7 @@ def body(*values: object, **fields: object) -> bytes:
     return json.dumps({"records": [{"data": value} for value in values], **fields}).encode()
 
 
-async def write(engine: Engine, topic: str, *values: object, **fields: object) -> Written:
+async def write(engine: Engine, topic: str, *values: object, **fields: object) -> AppendResult:
     return await engine.append(topic, parse_write(body(*values, **fields)))
 
 
@@ -44,15 +43,5 @@ async def data(engine: Engine, topic: str) -> list[bytes]:
     return records(await engine.diff(topic, ReadRequest(limit=1000)))
 
 
-def records(diff: Diff) -> list[bytes]:
+def records(diff: DiffPage) -> list[bytes]:
     return [bytes(slot.record.data) for slot in diff.records]
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Let the loop run until a condition holds."""
-
-    async def wait() -> None:
-        while not condition():
-            await asyncio.sleep(0.001)
-
-    await asyncio.wait_for(wait(), DEADLINE_S)

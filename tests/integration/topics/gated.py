@@ -7,14 +7,14 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from penstock.log.store import Operation, Store
+from penstock.log.store import LogStore, Operation
 from penstock.log.stores import open_store
 
 
 class GatedStore:
     """A memory store whose writes wait while the gate is shut. Everything else is the store's."""
 
-    def __init__(self, store: Store | None = None) -> None:
+    def __init__(self, store: LogStore | None = None) -> None:
         self.inner = store or open_store("memory", "")
         self.stage = self.inner.stage
         self.failures: deque[Exception] = deque()

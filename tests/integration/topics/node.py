@@ -11,10 +11,10 @@ from typing import Any
 
 from penstock.log.stores import open_store
 from penstock.topics.core.batch import parse_write
-from penstock.topics.core.read import Diff, ReadRequest
+from penstock.topics.core.read import DiffPage, ReadRequest
 from penstock.topics.engine.engine import Engine
-from penstock.topics.engine.views import EngineOptions
-from penstock.topics.persist.sealing import SealOptions
+from penstock.topics.engine.options import EngineOptions
+from penstock.topics.persist.segments import SealOptions
 
 PARTITIONS = 3
 SMALL = SealOptions(segment_records_max=10, hot_segments=1)
@@ -28,13 +28,6 @@ def on_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., N
         asyncio.run(test(*args, **kwargs))
 
     return run
-
-
-async def until(condition: Callable[[], Any], seconds: float = 60) -> None:
-    """Wait for a condition, for a while."""
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.001)
 
 
 @asynccontextmanager
@@ -75,7 +68,7 @@ async def drained(engine: Engine, topic: str, from_seq: int = 0, **request: Any)
     """Every number that a reader gets, page by page."""
     numbers: list[int] = []
     while True:
-        page: Diff = await engine.diff(topic, ReadRequest(from_seq, **request))
+        page: DiffPage = await engine.diff(topic, ReadRequest(from_seq, **request))
         numbers += [int(bytes(slot.record.data)) for slot in page.records]
         if page.caught_up:
             return numbers

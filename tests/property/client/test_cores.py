@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from penstock.client.batching import Batcher, BatchLimits
 from penstock.client.errors import Disconnected, OutcomeUnknown, Unreachable
+from penstock.client.event_stream import Frame, FrameParser
 from penstock.client.records import Record, encode_record, encode_records
 from penstock.client.retry import RetryPolicy, Tries
-from penstock.client.sse import Frame, FrameParser
 from penstock.client.watching import Create, Open, Pause, Position, WatchCore, WatchOptions
 from penstock.flow.backoff import Backoff
 from penstock.protocol.errors import Internal, NotFound, ServerUnavailable, ShuttingDown, Throttled
@@ -92,11 +92,11 @@ def test_a_watch_hands_every_record_out_once_whatever_ends_its_streams(lives, he
         while isinstance(step := core.next_step(), Pause):
             now_ms += step.delay_ms
         assert isinstance(step, Create)
-        place = step.body["topics"]["a"]
-        assert place["from_seq"] == len(found)
+        place = step.body.topics["a"]
+        assert place.from_seq == len(found)
         assert core.created({"wid": "w", "topics": {"a": {"from_seq": 0, "epoch": 3}}}) == []
         assert core.next_step() == Open("w")
-        low = max(0, place["from_seq"] - overlap)
+        low = max(0, place.from_seq - overlap)
         for _ in range(batches):
             if low >= head:
                 break

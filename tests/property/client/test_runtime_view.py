@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from penstock.client.runtime.layers import Layer, View
 from penstock.client.runtime.replica import Change, Replica
 from penstock.client.runtime.transaction import Transaction
-from penstock.commits.model import ABSENT, Write, apply_write
-from penstock.commits.paths import parse_path, value_at
+from penstock.commits.model import ABSENT, apply_write, parse_path, value_at
+from penstock.protocol.commits import CommitWrite
 
 ENTITIES = st.sampled_from(["a", "b"])
 KEYS = st.sampled_from(["x", "y", "z"])
@@ -21,9 +21,9 @@ PATCHES = st.recursive(
     SCALARS | st.none(), lambda inner: st.dictionaries(KEYS, inner, max_size=3), max_leaves=5
 )
 WRITES = st.one_of(
-    st.builds(lambda entity, doc: Write(entity, set=doc), ENTITIES, DOCS),
-    st.builds(lambda entity, patch: Write(entity, patch=patch), ENTITIES, PATCHES),
-    st.builds(lambda entity: Write(entity, delete=True), ENTITIES),
+    st.builds(lambda entity, doc: CommitWrite(entity, set=doc), ENTITIES, DOCS),
+    st.builds(lambda entity, patch: CommitWrite(entity, patch=patch), ENTITIES, PATCHES),
+    st.builds(lambda entity: CommitWrite(entity, delete=True), ENTITIES),
 )
 BATCHES = st.lists(WRITES, min_size=1, max_size=3).map(tuple)
 POINTERS = st.sampled_from(["", "/x", "/y", "/x/y", "/x/y/z"])
@@ -33,7 +33,7 @@ def no_lane(kind: str, data: Any) -> str:
     return ""
 
 
-def applied(docs: dict[str, Any], writes: tuple[Write, ...]) -> dict[str, Any]:
+def applied(docs: dict[str, Any], writes: tuple[CommitWrite, ...]) -> dict[str, Any]:
     docs = dict(docs)
     for write in writes:
         doc = apply_write(docs.get(write.entity, ABSENT), write)
@@ -54,12 +54,12 @@ class Here:
         self.confirmed: dict[str, Any] = {}
         self.layers: list[Layer] = []
 
-    def push(self, writes: tuple[Write, ...], number: int) -> None:
+    def push(self, writes: tuple[CommitWrite, ...], number: int) -> None:
         layer = Layer(number, writes)
         self.layers.append(layer)
         self.view.push(layer)
 
-    def confirm(self, writes: tuple[Write, ...]) -> Any:
+    def confirm(self, writes: tuple[CommitWrite, ...]) -> Any:
         self.confirmed = applied(self.confirmed, writes)
         return self.replica.apply(Change(self.replica.seq + 1, "other", 1, writes))
 

@@ -10,8 +10,9 @@ import pytest
 
 from penstock.commits import entity as entities
 from penstock.commits.entity import document_of
-from penstock.commits.model import ABSENT, Commit, parse_commit, payload_hash
+from penstock.commits.model import ABSENT, parse_commit, payload_hash
 from penstock.commits.space import Landing, Space
+from penstock.protocol.commits import Commit
 from penstock.protocol.errors import (
     CommitConflict,
     CommitProtocol,

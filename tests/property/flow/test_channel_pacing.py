@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from penstock.flow import WindowedChannel
@@ -42,19 +41,43 @@ def drains(draw: st.DrawFn, *, window: int, share_max: float) -> list[int]:
 @settings(max_examples=40)
 @given(st.data(), st.integers(1_024, 131_072))
 def test_a_saturated_channel_is_inside_its_zone_for_nine_samples_of_ten(data, window):
-    _, samples = saturated(window, data.draw(drains(window=window, share_max=0.05)))
+    """However the receiver changes its pace, up to a standstill: it never had more than 0.15."""
+    _, samples = saturated(window, data.draw(drains(window=window, share_max=0.007)))
     assert inside(samples) >= 0.90
 
 
 @settings(max_examples=25)
+@given(st.integers(1_024, 131_072), st.floats(0, 0.07))
+def test_a_receiver_of_any_steady_pace_leaves_it_inside_its_zone(window, share):
+    _, samples = saturated(window, [int(share * window)] * 600)
+    assert inside(samples) >= 0.95
+
+
+@settings(max_examples=25)
 @given(st.data(), st.integers(1_024, 131_072))
-def test_no_receiver_ever_brings_occupancy_above_the_ceiling(data, window):
+def test_no_receiver_ever_brings_occupancy_above_the_window(data, window):
     _, samples = saturated(window, data.draw(drains(window=window, share_max=0.7)))
-    assert max(samples) <= 0.85
+    assert max(samples) <= 1.0
+
+
+@settings(max_examples=25)
+@given(st.integers(1_024, 131_072), st.floats(0.03, 0.07))
+def test_a_fast_receiver_that_stops_fills_the_channel_and_the_planner_is_told(window, share):
+    """What was granted for its pace stays there: congestion as it is, not cut at a ceiling."""
+    channel, _ = saturated(window, [int(share * window)] * 200)
+    channel.report(2_000)
+    channel.try_send_many(range(window))
+    for tick in range(1, 11):
+        channel.measure(2_000 + 100 * tick)
+        channel.try_send_many(range(window))
+    assert channel.report(3_000).occupancy > 0.85
 
 
 @settings(max_examples=40)
-@given(st.integers(1_024, 131_072), st.integers(1_024, 131_072), st.integers(0, 300))
+@example(before=1_201, after=1_024, drain=8)  # credits of the larger window, spent in the smaller
+@given(
+    before=st.integers(1_024, 131_072), after=st.integers(1_024, 131_072), drain=st.integers(0, 8)
+)
 def test_after_any_resize_it_comes_back_to_its_zone_without_losing_an_item(before, after, drain):
     channel, _ = saturated(before, [drain] * 20)
     sent = channel.items_in
@@ -65,10 +88,10 @@ def test_after_any_resize_it_comes_back_to_its_zone_without_losing_an_item(befor
     while channel.occupied > 0.85 * after:
         drained += len(channel.receive_up_to(per_step))
         channel.done(min(per_step, channel.occupied - len(channel.items)))
-        assert channel.try_send_many(range(1)) == 0 or channel.occupied <= 0.85 * after + 1
+        assert channel.try_send_many(range(1)) == 0 or channel.occupied <= after
     channel.try_send_many(range(after))
     channel.measure(1_000)
-    assert 0.50 <= channel.occupancy <= 0.86
+    assert 0.50 <= channel.occupancy <= 0.85
     assert channel.items_in == channel.items_out + channel.occupied
 
 
@@ -83,17 +106,3 @@ def test_a_receiver_that_keeps_up_never_makes_a_sender_wait(window, data):
         if step % MEASURE_STEPS == 0:
             channel.measure(step * 10)
     assert channel.refusals == 0
-
-
-@settings(max_examples=40)
-@given(st.integers(2_048, 131_072), st.floats(0.1, 0.75))
-def test_a_cut_window_that_drains_does_not_count_as_congested_and_later_counts_again(window, cut):
-    channel, _ = saturated(window, [10] * 20)
-    channel.report(1_000)
-    channel.resize(int(cut * window))
-    channel.measure(1_100)
-    assert channel.occupancy > 0.85
-    assert channel.report(2_000).occupancy == pytest.approx(0.85)
-    channel.done(len(channel.receive_up_to(channel.occupied)))
-    channel.measure(2_100)
-    assert channel.report(3_000).occupancy == 0.0

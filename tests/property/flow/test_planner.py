@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.flow import Measurement, PlannerMemory, PlannerPolicy, StageMemory, WindowPlanner
+from penstock.flow import (
+    Measurement,
+    Plan,
+    PlannerMemory,
+    PlannerPolicy,
+    StageMemory,
+    WindowPlanner,
+)
 from penstock.flow.planner import Growth, fit_budget
 from penstock.kernel.units import MIB
 from penstock.metering.shapes import named_shape
@@ -21,7 +30,6 @@ SIZES = st.lists(st.floats(1, 90_000), min_size=5, max_size=5)
 
 @st.composite
 def measurements(draw: st.DrawFn, window: int) -> Measurement:
-    refused = draw(st.booleans())
     return Measurement(
         window,
         occupied=draw(st.integers(0, window)),
@@ -29,9 +37,11 @@ def measurements(draw: st.DrawFn, window: int) -> Measurement:
         p99_ns=draw(st.integers(0, 10**10)),
         latency_samples=draw(st.integers(0, 10_000)),
         bytes_per_slot=draw(st.floats(0, 90_000)),
-        refused=refused,
-        limited=refused and draw(st.booleans()),
+        batch_items=draw(st.floats(1, 5_000)),
+        pace_per_s=draw(st.none() | st.floats(0, 1e6)),
+        refused=draw(st.booleans()),
         stuck_ms=draw(st.sampled_from((0, 0, 0, 100, 2_999, 3_000, 60_000))),
+        warming=draw(st.integers(0, 9)) == 0,
     )
 
 
@@ -52,10 +62,51 @@ def test_whatever_is_measured_the_rules_of_every_plan_hold(growth, data, windows
             assert 1_024 <= new <= 131_072
             assert applied.get(number, old.window) == new
         assert within_budget(plan.memory)
-        stuck = [number for number, was in enumerate(seen) if was.stuck_ms >= 3_000]
-        if stuck:
-            assert set(plan.memory.windows[: stuck[-1] + 1]) == {1_024}
+        for decision, new in zip(plan.decisions, plan.memory.windows, strict=True):
+            assert (decision.window, bool(decision.reason)) == (new, True)
+        stalled = last_stalled(seen)
+        assert set(plan.memory.windows[: stalled + 1]) <= {1_024}
+        for number in range(stalled + 1, 5):
+            assert moved_by_a_rule(seen[number], memory.stages[number], plan, number)
         memory = plan.memory
+
+
+@settings(max_examples=40)
+@given(st.sampled_from(("aimd", "cubic")), st.data())
+def test_the_stages_of_a_chain_have_one_window_whatever_is_measured(growth, data):
+    policy = PlannerPolicy(stages=STAGES, growth=growth)
+    planner = WindowPlanner(policy)
+    memory = planner.begin([1_000.0] * 5)
+    for _ in range(8):
+        seen = [data.draw(measurements(window)) for window in memory.windows]
+        seen = [*seen[:2], *(replace(each, chain="job") for each in seen[2:])]
+        plan = planner.plan(memory, seen)
+        told = {decision.window for decision in plan.decisions[2:]}
+        assert (len(set(plan.memory.windows[2:])), told) == (1, {plan.memory.windows[2]})
+        memory = plan.memory
+
+
+def last_stalled(seen: list[Measurement]) -> int:
+    """The last stage that is stuck for 3 s, none below it being on its way to its first item."""
+    for number in reversed(range(len(seen))):
+        if seen[number].warming and seen[number].stuck_ms < 60_000:
+            return -1
+        if seen[number].stuck_ms >= 3_000:
+            return number
+    return -1
+
+
+def moved_by_a_rule(seen: Measurement, stage: StageMemory, plan: Plan, number: int) -> bool:
+    """Whether a window that no stall and no budget moved went by 64, by 0.7, or along a curve."""
+    new, old = plan.memory.windows[number], seen.window
+    decision = plan.decisions[number]
+    if decision.action in ("return", "probe ended") or "budget" in decision.reason:
+        return True
+    if decision.action == "decrease":
+        return new == max(int(0.7 * old), 1_024)
+    if decision.action == "increase" and "curve" not in decision.reason:
+        return new == min(old + 64, 131_072) and seen.refused
+    return new == old or "curve" in decision.reason
 
 
 def within_budget(memory: PlannerMemory) -> bool:
@@ -95,7 +146,7 @@ def services(draw: st.DrawFn) -> Service:
     per_s = draw(st.floats(1_000, 12_000))
     if draw(st.integers(0, 3)) == 0:
         return batch_service(
-            per_s, items=draw(st.integers(32, 1_000)), fixed=draw(st.floats(0.55, 0.9))
+            per_s, items=draw(st.integers(32, 1_000)), fixed=draw(st.floats(0.05, 0.9))
         )
     parallelism = draw(st.sampled_from((1, 4, 32)))
     return Workers(draw(latencies(1_000 * parallelism / per_s)), parallelism)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from penstock.ingest.frames import Fragment
 from penstock.ingest.limits import EdgeLimits
-from penstock.ingest.reassemble import WINDOW, Device, Look, Message, Outcome, Reassembler, Seen
+from penstock.ingest.reassemble import WINDOW, EdgeDevice, Look, Message, Outcome, Reassembler, Seen
 
 
 @given(st.lists(st.integers(1, 3 * WINDOW), max_size=80))
@@ -59,7 +59,7 @@ def traffic(draw):
 
 @given(traffic(), st.booleans())
 def test_every_message_comes_out_once_and_whole(fragments, durable_at_once):
-    desk, device = Reassembler(EdgeLimits()), Device("a")
+    desk, device = Reassembler(EdgeLimits()), EdgeDevice("a")
     found = {}
     for _, fragment in fragments:
         outcome = desk.take(device, fragment, 0)

@@ -16,8 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock.lake.catalog import Catalog, open_catalog
-from penstock.lake.compact import compact
-from penstock.lake.merging import CompactionPolicy
+from penstock.lake.compact import CompactionPolicy, compact
 from penstock.lake.scan import file_history, read_rows
 from penstock.lake.selection import FileRows, live
 from tests.integration.lake.duck import Duck

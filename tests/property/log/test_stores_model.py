@@ -22,9 +22,9 @@ from penstock.log.store import (
     Append,
     Bounds,
     Compact,
-    Entry,
     HardState,
     InstallBoundary,
+    LogEntry,
     Operation,
     SetHardState,
     Truncate,
@@ -42,7 +42,7 @@ class Model:
 
     def __init__(self) -> None:
         self.boundary = self.boundary_term = 0
-        self.entries: list[Entry] = []
+        self.entries: list[LogEntry] = []
         self.hard = HardState()
 
     def copy(self) -> Model:
@@ -160,7 +160,7 @@ class Stores(RuleBasedStateMachine):
     def read(self, partition: int, skip: int, max_entries: int, max_bytes: int) -> None:
         model = self.models.get(partition, Model())
         first = model.boundary + 1 + skip
-        expected: list[Entry] = []
+        expected: list[LogEntry] = []
         for entry in model.entries[skip : skip + max_entries]:
             if expected and sum(len(e.payload) for e in [*expected, entry]) > max_bytes:
                 break
@@ -197,7 +197,7 @@ def operation(
     match kind:
         case "append":
             first = last + 1 if offset < 3 else near
-            return Append(partition, [Entry(first + i, term, p) for i, p in enumerate(payloads)])
+            return Append(partition, [LogEntry(first + i, term, p) for i, p in enumerate(payloads)])
         case "hard":
             return SetHardState(partition, term, near)
         case "truncate":

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from penstock.protocol.config import TopicConfig
 from penstock.server.api import columns
-from penstock.server.api.columns import ColumnRuns, Columns, Wanted
+from penstock.server.api.columns import ColumnRequest, ColumnRuns, RecordColumns
 from penstock.topics.core.batch import Batch
-from penstock.topics.core.entries import Feed
+from penstock.topics.core.entries import FeedMark
 from penstock.topics.core.predicate import Predicate
-from penstock.topics.core.record import Record, make_record
+from penstock.topics.core.record import RawRecord, make_record
 from penstock.topics.core.topic import Topic
 
 RECORDS = st.builds(
@@ -56,7 +56,7 @@ def test_columns_are_the_records_in_order_each_once(
 def take(topic: Topic, runs: ColumnRuns, verb: str, value: object, bytes_max: int) -> None:
     match verb, value:
         case "write", list():
-            records: list[Record] = value
+            records: list[RawRecord] = value
             topic.apply(topic.stage_append(Batch.of(records), 0))
         case "delete", int():
             topic.apply(topic.decide_delete(0, before_seq=value))
@@ -65,13 +65,15 @@ def take(topic: Topic, runs: ColumnRuns, verb: str, value: object, bytes_max: in
         case "remove", int():
             topic.remove(value)
         case "hole", int():
-            entry = topic.decide_feed(Feed("r", 1, topic.head_seq + value, value), Batch.of([]), 0)
+            entry = topic.decide_feed(
+                FeedMark("r", 1, topic.head_seq + value, value), Batch.of([]), 0
+            )
             topic.apply(entry)  # type: ignore[arg-type]
         case "read", (int() as from_seq, int() as records_max):
-            check(topic, runs, Wanted(min(from_seq, topic.head_seq), records_max, bytes_max))
+            check(topic, runs, ColumnRequest(min(from_seq, topic.head_seq), records_max, bytes_max))
 
 
-def read_back(piece: Columns) -> list[dict[str, Any]]:
+def read_back(piece: RecordColumns) -> list[dict[str, Any]]:
     """The rows of a message, which says the same as the columns it was made of."""
     batch = pa.ipc.read_record_batch(piece.message(tags=True, meta=True), piece.batch.schema)
     bare = piece.message(tags=False, meta=False)
@@ -84,7 +86,7 @@ def read_back(piece: Columns) -> list[dict[str, Any]]:
     return rows
 
 
-def check(topic: Topic, runs: ColumnRuns, wanted: Wanted) -> None:
+def check(topic: Topic, runs: ColumnRuns, wanted: ColumnRequest) -> None:
     """Reading page after page to the head gives what the topic has after the cursor."""
     got: list[tuple[int, str | None, str | None, str, str | None]] = []
     at = wanted.from_seq

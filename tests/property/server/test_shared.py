@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.server.push import shared
-from tests.unit.server.fakes import run, serving, until
+from tests.unit.server.fakes import run, serving
+from tests.waiting import until
 
 STEPS = st.lists(
     st.one_of(

@@ -6,10 +6,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.tables.core.diamonds import atomic_groups, diamond
 from penstock.tables.core.graph import StreamGraph
 from penstock.tables.core.model import Consistency, Mode
-from penstock.tables.core.units import ExecutionUnitGraph, UnitKind, immediate_closures
+from penstock.tables.core.units import (
+    ExecutionUnitGraph,
+    UnitKind,
+    atomic_groups,
+    diamond,
+    immediate_closures,
+)
 from penstock.testing import seeded, seeds
 from tests.property.tables.generated import (
     definitions,

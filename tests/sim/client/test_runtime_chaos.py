@@ -6,10 +6,10 @@ from collections import Counter, defaultdict
 from random import Random
 from typing import Any
 
-from penstock.client.runtime.errors import CommitConvergenceError, HandlerFailed
-from penstock.client.runtime.policy import CommitBackpressure, RuntimeLimits
-from penstock.commits.model import Commit
+from penstock.client.errors import CommitConvergenceError, HandlerFailed
+from penstock.client.settings import CommitBackpressure, RuntimeLimits
 from penstock.flow.backoff import Backoff
+from penstock.protocol.commits import Commit
 from penstock.protocol.errors import CommitConflict, RefusedByRule
 from penstock.testing import seeded, seeds
 from tests.unit.client.runtime_world import SimClient, World

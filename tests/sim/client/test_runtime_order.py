@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from penstock.client.runtime.errors import OriginFailed, Superseded
-from penstock.client.runtime.policy import CommitBackpressure, RuntimeLimits
-from penstock.commits.model import Commit, Write, encode_commit
+from penstock.client.errors import OriginFailed, Superseded
+from penstock.client.settings import CommitBackpressure, RuntimeLimits
+from penstock.commits.model import encode_commit
 from penstock.flow.backoff import Backoff
+from penstock.protocol.commits import Commit, CommitWrite
 from penstock.testing import seeded, seeds
 from tests.unit.client.runtime_world import World
 
@@ -81,7 +82,9 @@ class Readers:
         match self.random.randrange(4):
             case 0:
                 self.foreign += 1
-                write = Write(self.random.choice(self.entities), set={"foreign": self.foreign})
+                write = CommitWrite(
+                    self.random.choice(self.entities), set={"foreign": self.foreign}
+                )
                 self.world.server.commit(encode_commit(Commit("them", self.foreign, (write,))))
                 self.client.look_later()
             case 1:

@@ -44,6 +44,22 @@ def test_the_blocked_stage_and_all_above_are_at_1024_within_five_seconds(name, s
 
 @pytest.mark.parametrize("name", STAGES)
 @pytest.mark.parametrize("seed", seeds(RUNS))
+def test_ten_seconds_after_its_release_every_window_is_back_where_it_was(name, seed):
+    with seeded(seed) as chance:
+        pipeline = running(chance, seed)
+        before = [channel.window for channel in pipeline.channels]
+        block(pipeline, name, chance.randrange(5_000, 15_000, 10))
+        last = pipeline.seconds[-1].plan
+        pipeline.stage(name).blocked = False
+        pipeline.run(10_000)
+        for number in range(STAGES.index(name) + 1):
+            assert last.memory.stages[number].return_to >= 0.7 * before[number] > 0
+            found = {each.plan.memory.windows[number] for each in list(pipeline.seconds)[-10:]}
+            assert max(found) >= last.memory.stages[number].return_to
+
+
+@pytest.mark.parametrize("name", STAGES)
+@pytest.mark.parametrize("seed", seeds(RUNS))
 def test_they_stay_there_while_it_is_blocked_and_everything_drains_after_release(name, seed):
     with seeded(seed) as chance:
         pipeline = running(chance, seed)

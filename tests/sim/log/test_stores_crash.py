@@ -20,9 +20,9 @@ from penstock.log.store import (
     Compact,
     Damaged,
     DiskFull,
-    Entry,
     HardState,
     InstallBoundary,
+    LogEntry,
     Operation,
     ReadOnly,
     SetHardState,
@@ -43,7 +43,7 @@ class Held(NamedTuple):
 
     boundary: int = 0
     boundary_term: int = 0
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[LogEntry, ...] = ()
     hard: HardState = HardState()
 
     @property
@@ -88,7 +88,7 @@ def some_operation(random: Random, partition: int, held: Held, payload: bytes) -
         return Append(
             partition,
             [
-                Entry(held.last + 1 + i, term, random.choice((payload, b"", payload * 3)))
+                LogEntry(held.last + 1 + i, term, random.choice((payload, b"", payload * 3)))
                 for i in range(count)
             ],
         )
@@ -164,7 +164,7 @@ class World:
         random, sync = self.random, self.random.random() < 0.6
         group, after = some_group(random, self.state, self.serial)
         if random.random() < 0.05:
-            group.append(Append(9, [Entry(7, 1, b"a gap")]))
+            group.append(Append(9, [LogEntry(7, 1, b"a gap")]))
         self.candidates.append(after)  # from here on it may be found
         failed = dict(self.store.write(group, sync=sync))
         failed.pop(9, None)
@@ -381,7 +381,7 @@ def test_after_a_sync_error_writes_are_refused_for_good_and_reads_go_on() -> Non
             group, after = some_group(random, {}, 1)
             assert not world.store.write(group, sync=True)
             world.disk.sync_error_after = 0
-            second = [Append(1, [Entry(after.get(1, Held()).last + 1, 9, b"second")])]
+            second = [Append(1, [LogEntry(after.get(1, Held()).last + 1, 9, b"second")])]
             failed = world.store.write(second, sync=True)
             assert {type(error) for error in failed.values()} == {SyncFailed}
             assert same(after, picture(world.store))
@@ -393,17 +393,17 @@ def test_after_a_sync_error_writes_are_refused_for_good_and_reads_go_on() -> Non
 
 def test_an_error_of_a_read_is_told_to_the_reader_alone() -> None:
     world = World(Random(1))
-    assert not world.store.write([Append(1, [Entry(1, 1, b"x")])], sync=True)
+    assert not world.store.write([Append(1, [LogEntry(1, 1, b"x")])], sync=True)
     world.disk.read_error = True
     with pytest.raises(PenstockError, match="Input/output error"):
         world.store.read(1, 1, max_entries=1, max_bytes=1)
     world.disk.read_error = False
-    assert world.store.read(1, 1, max_entries=1, max_bytes=1) == [Entry(1, 1, b"x")]
+    assert world.store.read(1, 1, max_entries=1, max_bytes=1) == [LogEntry(1, 1, b"x")]
 
 
 def test_a_payload_damaged_while_open_is_found_by_the_read() -> None:
     world = World(Random(1))
-    assert not world.store.write([Append(1, [Entry(1, 1, b"payload")])], sync=True)
+    assert not world.store.write([Append(1, [LogEntry(1, 1, b"payload")])], sync=True)
     name = world.disk.names()[0]
     world.disk.flip(name, world.disk.content(name).index(b"payload"), 1)
     with pytest.raises(Damaged, match=name):

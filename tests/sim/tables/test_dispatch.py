@@ -8,9 +8,8 @@ from random import Random
 import pytest
 
 from penstock.tables.core.capacity import DispatchSettings, ParallelMode
-from penstock.tables.core.cron import parse_cron
 from penstock.tables.core.model import define
-from penstock.tables.core.schedule import CALCULATED, AtTimes, Every
+from penstock.tables.core.schedule import CALCULATED, AtTimes, Every, parse_cron
 from penstock.testing import seeded, seeds
 from tests.sim.tables.world import SOURCES, Cluster, Faults, Warehouse, random_tables, units_of
 

@@ -51,7 +51,7 @@ from penstock.tables.core.facts import TableMemory
 from penstock.tables.core.failures import FailureKind
 from penstock.tables.core.frontier import Frontier, LakePosition, Position
 from penstock.tables.core.graph import StreamGraph
-from penstock.tables.core.jobs import Job, JobStatus, recover
+from penstock.tables.core.jobs import JobStatus, RefreshJob, recover
 from penstock.tables.core.model import Consistency, Mode, Status, TableDefinition
 from penstock.tables.core.schedule import CALCULATED, Schedule
 from penstock.tables.core.units import ExecutionUnitGraph
@@ -114,7 +114,7 @@ class Cluster:
 
 @dataclass
 class _Running:
-    job: Job
+    job: RefreshJob
     worker: str
     start_ms: int
     read: dict[str, int]
@@ -155,7 +155,7 @@ class Warehouse:
             (source, LakePosition(0)): 1 for source in SOURCES
         }
         self.tables: dict[str, _Table] = {table: _Table() for table in self.graph.tables}
-        self.jobs: dict[int, Job] = {}
+        self.jobs: dict[int, RefreshJob] = {}
         self.running: dict[int, _Running] = {}
         self.tries: Counter[str] = Counter()
         self.runs: list[Run] = []
@@ -329,7 +329,7 @@ class Warehouse:
         if of is self.coordinator:
             self.tell(event)
 
-    def _start(self, job: Job) -> None:
+    def _start(self, job: RefreshJob) -> None:
         assert not self.locks & set(job.members), "started what others hold"
         assert not self.gates & {*job.members, *self._inputs(job)}, "started behind a gate"
         busy = {name for running in self.running.values() for name in running.job.members}
@@ -352,7 +352,7 @@ class Warehouse:
         """How long a try takes; its own random source, so that nothing else can change it."""
         return Random(f"{self.seed}/{unit_key}/{number}").randint(10, 800)
 
-    def _inputs(self, job: Job) -> set[str]:
+    def _inputs(self, job: RefreshJob) -> set[str]:
         return {
             source
             for name in job.members
@@ -360,7 +360,7 @@ class Warehouse:
             for source in self.graph.inputs[name]
         }
 
-    def _read(self, job: Job) -> tuple[dict[str, int], dict[str, LakePosition]]:
+    def _read(self, job: RefreshJob) -> tuple[dict[str, int], dict[str, LakePosition]]:
         """The snapshot a job reads: contents and positions of what its members read, as of now."""
         content, at = {}, {}
         for source in self._inputs(job):
@@ -394,7 +394,7 @@ class Warehouse:
         else:
             self._commit(running)
 
-    def _queries(self, job: Job) -> list[str | None]:
+    def _queries(self, job: RefreshJob) -> list[str | None]:
         tables = self.graph.tables
         return [tables[name].query if name in tables else None for name in job.members]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from penstock.app import part as parts
 from penstock.app.part import Part
 from penstock.flow.backoff import Backoff
 from penstock.kernel.errors import Rejected, Unavailable
+from tests.waiting import until
 
 STAND_IN = """
 import os, sys, time
@@ -134,10 +134,3 @@ def test_a_line_without_end_does_not_stop_the_part(make):
         return said
 
     assert "at work" in asyncio.run(run())
-
-
-async def until(condition: Callable[[], object]) -> None:
-    end_s = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < end_s
-        await asyncio.sleep(0.01)

@@ -9,7 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 import penstock
-from penstock.cli import COMMANDS, LazyGroup, main
+from penstock.cli import COMMANDS, main
+from penstock.cli.groups import LazyGroup
 
 
 def test_the_version_is_the_packages():

@@ -11,16 +11,20 @@ from penstock.cli import main
 @pytest.mark.parametrize(
     ("arguments", "environment", "said"),
     [
-        (["--host", "0.0.0.0"], {}, "expected API keys"),
+        (["--host", "0.0.0.0"], {}, "needs API keys"),
         (["--port", "70000"], {}, "expected port from 0 to 65535"),
         ([], {"PENSTOCK_STOER": "x"}, "did you mean PENSTOCK_STORE"),
-        ([], {"PENSTOCK_API_KEYS": "k:reed"}, "found 'reed'"),
-        (["--config", "absent.toml"], {}, "found none at absent.toml"),
-        (["--allowed-origin", "app.example"], {}, "expected allowed_origins such as https://"),
-        (["--allowed-host", "http://a/"], {}, "expected allowed_hosts such as example.org"),
-        (["--tls-cert", "absent.pem"], {}, "both tls_cert and tls_key"),
+        ([], {"PENSTOCK_API_KEYS": "k:reed"}, "unknown scope 'reed'"),
+        (["--config", "absent.toml"], {}, "there is no settings file absent.toml"),
+        (["--allowed-origin", "app.example"], {}, "write allowed_origins like https://"),
+        (["--allowed-host", "http://a/"], {}, "write allowed_hosts like example.org"),
+        (["--tls-cert", "absent.pem"], {}, "tls_cert and tls_key go together"),
         (["--catalog", "foo:bar"], {}, "expected catalog as sqlite:<path> or postgres:<words>"),
-        (["--catalog", "sqlite:none/a"], {}, "expected a directory for the lake 'none/a'"),
+        (
+            ["--catalog", "sqlite:none/a"],
+            {},
+            "the lake 'none/a' cannot be made: there is no directory",
+        ),
         (
             [
                 "--catalog",
@@ -86,5 +90,5 @@ def test_a_layout_of_another_version_is_named_with_the_one_that_is_known(tmp_pat
     (data / "layout.json").write_text(json.dumps(layout))
     found = CliRunner().invoke(main, [word.format(data=data) for word in words])
     assert found.exit_code in (1, 2)
-    assert "layout 1, the one this version knows, found layout 7" in found.output
+    assert "layout 1, the one this version knows, found 7" in found.output
     assert [path.name for path in data.iterdir()] == ["layout.json"]

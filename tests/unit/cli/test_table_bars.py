@@ -9,7 +9,7 @@ from rich.progress import Progress as Bars
 from rich.progress import TaskID
 
 from penstock.cli.table_bars import draw
-from penstock.tables.core.progress import RefreshProgress
+from penstock.tables.core.history import RefreshProgress
 from penstock.tables.status import Running
 
 

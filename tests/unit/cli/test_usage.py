@@ -152,7 +152,7 @@ def test_a_host_and_a_port_are_a_url(url):
 def test_the_name_that_api_keys_had_before_is_refused_with_the_one_they_have(words):
     for result in (run(*words, "--token", "secret"), run(*words, PENSTOCK_TOKEN="secret")):
         assert result.exit_code == 2
-        assert "expected an API key as --api-key or PENSTOCK_API_KEY" in result.stderr
+        assert "--token and PENSTOCK_TOKEN are now --api-key and PENSTOCK_API_KEY" in result.stderr
 
 
 @pytest.mark.parametrize("word", ["load", "replay", "tariffs"])

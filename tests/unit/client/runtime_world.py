@@ -16,17 +16,26 @@ import msgspec
 
 from penstock.client.errors import Disconnected, Unreachable, answer_error
 from penstock.client.runtime.core import RuntimeCore
-from penstock.client.runtime.effects import Effect, Fail, Report, Run, Tell, Transmit
+from penstock.client.runtime.driver import Handlers
+from penstock.client.runtime.effects import (
+    CommitReport,
+    Effect,
+    Fail,
+    Report,
+    Run,
+    RuntimeFailure,
+    Tell,
+    Transmit,
+)
 from penstock.client.runtime.events import Intent, Ticket
-from penstock.client.runtime.handlers import Handlers
 from penstock.client.runtime.lanes import Entry
-from penstock.client.runtime.policy import CommitBackpressure, RuntimeLimits
-from penstock.client.runtime.replica import Change, Version
-from penstock.client.runtime.telemetry import CommitReport, Failure
+from penstock.client.runtime.replica import Change, EntityVersion
+from penstock.client.settings import CommitBackpressure, RuntimeLimits
 from penstock.commits.entity import document_of
-from penstock.commits.model import Commit, encode_commit, parse_commit, payload_hash
+from penstock.commits.model import encode_commit, parse_commit, payload_hash
 from penstock.commits.space import Space
 from penstock.kernel.errors import PenstockError
+from penstock.protocol.commits import Commit
 from penstock.protocol.errors import CallError, CommitConflict
 
 Rule = Callable[[Commit], None]
@@ -70,9 +79,10 @@ class ModelServer:
         found = self.space.entities.items()
         return {name: document_of(each) for name, each in found if each.document is not None}
 
-    def versions(self) -> dict[str, Version]:
+    def versions(self) -> dict[str, EntityVersion]:
         return {
-            name: Version(doc, self.space.entities[name].seq) for name, doc in self.docs().items()
+            name: EntityVersion(doc, self.space.entities[name].seq)
+            for name, doc in self.docs().items()
         }
 
 
@@ -183,7 +193,7 @@ class SimClient:
             limits=limits,
         )
         self.reports: list[CommitReport] = []
-        self.failures: list[Failure] = []
+        self.failures: list[RuntimeFailure] = []
         self.transmitted: list[Commit] = []
         self.follows = follows
         self.is_slow = False

@@ -24,6 +24,7 @@ from tests.unit.client.scripted import (
     quick,
     scripted,
 )
+from tests.waiting import until
 
 SOON_S = DEADLINE_S / 3
 """Far more than a busy machine needs, far less than the client gives a silent server."""
@@ -298,8 +299,7 @@ def test_an_async_watch_cancelled_while_its_stream_is_opened_loses_nothing():
     async def run(server):
         async with AsyncClient(quick(server.url)) as client, client.watch("a") as watch:
             task = asyncio.ensure_future(anext(watch))
-            while not any(seen.method == "GET" for seen in server.seen):
-                await asyncio.sleep(0.001)
+            await until(lambda: any(seen.method == "GET" for seen in server.seen), "the request")
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task

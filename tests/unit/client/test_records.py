@@ -11,7 +11,7 @@ import pytest
 
 from penstock.client.records import Record, decode_record, encode_record, encode_records
 from penstock.client.space_calls import commit
-from penstock.commits.model import Commit, Write
+from penstock.protocol.commits import Commit, CommitWrite
 from penstock.protocol.errors import InvalidRequest
 
 
@@ -41,11 +41,11 @@ class Typed(msgspec.Struct):
 def test_a_number_that_json_does_not_have_is_refused_with_its_place(record: Any, found: str):
     with pytest.raises(InvalidRequest) as caught:
         encode_record(record)
-    assert str(caught.value) == f"expected numbers that JSON has, or None, found {found}"
+    assert str(caught.value) == f"JSON has no number {found}: use None"
 
 
 def test_a_batch_names_the_record():
-    with pytest.raises(InvalidRequest, match=r"found nan at \[1\]\['data'\]\['kwh'\]"):
+    with pytest.raises(InvalidRequest, match=r"no number nan at \[1\]\['data'\]\['kwh'\]"):
         encode_records([{"kwh": 1.5}, {"kwh": nan}])
 
 
@@ -63,14 +63,16 @@ def test_null_itself_is_written(record: Any):
     assert b"null" in encode_record(record)
 
 
-@pytest.mark.parametrize("write", [Write("m", set={"k": nan}), Write("m", patch={"k": nan})])
-def test_documents_are_held_to_the_same(write: Write):
-    with pytest.raises(InvalidRequest, match="found nan"):
+@pytest.mark.parametrize(
+    "write", [CommitWrite("m", set={"k": nan}), CommitWrite("m", patch={"k": nan})]
+)
+def test_documents_are_held_to_the_same(write: CommitWrite):
+    with pytest.raises(InvalidRequest, match="no number nan"):
         commit("home", Commit(session="s", local_seq=1, writes=(write,)))
 
 
 def test_text_that_is_not_utf_8_is_refused():
-    with pytest.raises(InvalidRequest, match=r"expected JSON text, found b'\"caf.xe9\"'.*utf-8"):
+    with pytest.raises(InvalidRequest, match=r"must be JSON text: 'utf-8'.*caf.xe9"):
         encode_record(b'"caf\xe9"')
     assert encode_record('"café"'.encode()) == '{"data":"café"}'.encode()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.client.runtime.replica import Change, Replica, Version
+from penstock.client.runtime.replica import Change, EntityVersion, Replica
 
 
 def commits(*seqs: int) -> list[Change]:
@@ -25,6 +25,6 @@ def commits(*seqs: int) -> list[Change]:
 )
 def test_a_commit_that_was_left_out_is_noticed(seqs: tuple[int, ...], follow: bool) -> None:
     replica = Replica()
-    replica.reset({"e": Version({}, 4)}, 4, 1)
+    replica.reset({"e": EntityVersion({}, 4)}, 4, 1)
     assert replica.continues(commits(*seqs)) is follow
     assert replica.seq == 4

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.client.errors import Disconnected, OutcomeUnknown
-from penstock.client.runtime.errors import (
+from penstock.client.errors import (
     BacklogFull,
     CommitConvergenceError,
+    Disconnected,
     HandlerFailed,
     OriginFailed,
+    OutcomeUnknown,
     Superseded,
 )
-from penstock.client.runtime.policy import CommitBackpressure, RuntimeLimits
+from penstock.client.settings import CommitBackpressure, RuntimeLimits
 from penstock.flow.backoff import Backoff
 from penstock.protocol.errors import InvalidRequest, PreconditionFailed, RefusedByRule, Throttled
 from tests.unit.client.runtime_world import SimClient, World, append, conflict, increment

@@ -288,9 +288,9 @@ def test_another_thread_can_end_a_watch():
 
 def test_a_watch_of_nothing_or_of_both_tail_and_seqs_is_refused():
     client = Client()
-    with pytest.raises(Rejected, match="expected topics or prefixes"):
+    with pytest.raises(Rejected, match="nothing to watch"):
         client.watch([])
-    with pytest.raises(InvalidRequest, match="found both"):
+    with pytest.raises(InvalidRequest, match="either at the tail or after seqs"):
         client.watch({"a": 1}, tail=True)
 
 
@@ -335,7 +335,7 @@ def test_jobs_come_until_the_stream_is_lost_and_then_on():
     assert server.seen[0].target == "/v0/topics/q/work?node=me&max=3&lease_ms=60000"
     assert settled == [
         ("/v0/topics/q/ack", {"node": "me", "seqs": [1], "lease_ids": ["lease_1"]}),
-        ("/v0/topics/q/nack", {"node": "me", "seqs": [2], "delay_ms": 0, "lease_ids": ["lease_2"]}),
+        ("/v0/topics/q/nack", {"node": "me", "seqs": [2], "lease_ids": ["lease_2"]}),
     ]
 
 

@@ -7,17 +7,10 @@ from typing import Any
 
 import pytest
 
-from penstock.commits.model import (
-    Commit,
-    CommitLimits,
-    Read,
-    Write,
-    encode_commit,
-    parse_commit,
-    payload_hash,
-)
-from penstock.commits.sessions import Answer
+from penstock.commits.model import encode_commit, parse_commit, payload_hash
+from penstock.commits.sessions import CommitAnswer
 from penstock.commits.space import Space
+from penstock.protocol.commits import Commit, CommitLimits, CommitRead, CommitWrite
 from penstock.protocol.errors import InvalidRequest, RecordTooLarge
 
 
@@ -70,37 +63,39 @@ def test_another_payload_is_another(fields: dict[str, Any]) -> None:
 
 
 def test_limits_are_told_with_what_was_found() -> None:
-    writes = tuple(Write(f"e{number}", set=1) for number in range(4))
-    body = encode_commit(Commit("s", 1, writes, reads=(Read("e", 1), Read("f", 1))))
+    writes = tuple(CommitWrite(f"e{number}", set=1) for number in range(4))
+    body = encode_commit(Commit("s", 1, writes, reads=(CommitRead("e", 1), CommitRead("f", 1))))
     parse_commit(body, CommitLimits(writes_max=4, reads_max=2))
-    with pytest.raises(InvalidRequest, match="at most 3 writes, found 4"):
+    with pytest.raises(InvalidRequest, match="4 writes in a commit: at most 3"):
         parse_commit(body, CommitLimits(writes_max=3))
-    with pytest.raises(InvalidRequest, match="at most 1 reads, found 2"):
+    with pytest.raises(InvalidRequest, match="2 reads in a commit: at most 1"):
         parse_commit(body, CommitLimits(reads_max=1))
 
 
 def test_a_text_is_measured_in_its_bytes() -> None:
-    with pytest.raises(InvalidRequest, match="session of 1 to 128 bytes, found 130"):
+    with pytest.raises(InvalidRequest, match="session has 130 bytes: 1 to 128"):
         parsed(session="é" * 65)
 
 
 def test_a_document_that_grows_over_its_limit_is_refused_and_nothing_is_changed() -> None:
     space = Space(document_bytes_max=40)
-    first = Commit("s", 1, (Write("e", patch={"a": "x" * 20}),))
+    first = Commit("s", 1, (CommitWrite("e", patch={"a": "x" * 20}),))
     landing = space.land(first, 1, 0, 0)
     space.stage(landing)
     space.apply(landing)
-    with pytest.raises(RecordTooLarge, match="at most 40 bytes, found"):
-        space.land(Commit("s", 2, (Write("e", patch={"b": "x" * 20}),)), 2, 0, 0)
+    with pytest.raises(RecordTooLarge, match="bytes: at most 40"):
+        space.land(Commit("s", 2, (CommitWrite("e", patch={"b": "x" * 20}),)), 2, 0, 0)
     assert space.entities["e"].seq == 1
-    space.replay(Commit("s", 2, (Write("e", patch={"b": "x" * 20}),)), Answer(2, 0, 0))  # allowed
+    space.replay(
+        Commit("s", 2, (CommitWrite("e", patch={"b": "x" * 20}),)), CommitAnswer(2, 0, 0)
+    )  # allowed
     assert space.entities["e"].seq == 2
 
 
 def test_ids_are_listed_in_order_after_each_change() -> None:
     space = Space()
     for seq, name in enumerate(("m", "b", "z", "ba", "a"), 1):
-        space.replay(Commit("s", seq, (Write(name, set=1),)), Answer(seq, 0, 0))
+        space.replay(Commit("s", seq, (CommitWrite(name, set=1),)), CommitAnswer(seq, 0, 0))
         list(space.ids("", ""))
     assert list(space.ids("", "")) == ["a", "b", "ba", "m", "z"]
     assert list(space.ids("b", "")) == ["b", "ba"]

@@ -14,15 +14,15 @@ from penstock.demo.plant import Moment
 from penstock.demo.story import TABLES
 from penstock.demo.tour import Tour
 from penstock.demo.view import KEYS, bar, view
-from penstock.tables.core.health import TableStatus
+from penstock.tables.core.health import TableHealth
 from penstock.tables.core.model import Mode, Status
 from penstock.tables.core.verdict import Reason
 
 STAGES = ("accept", "reassemble", "parse", "evaluate", "store")
 
 
-def status(name: str) -> TableStatus:
-    return TableStatus(
+def status(name: str) -> TableHealth:
+    return TableHealth(
         table=name, status=Status.ACTIVE, mode=Mode.AUTO, schedule="2s", unit_key=name,
         reason=Reason.IN_FLIGHT, waiting_for="usage_per_hour, charges_per_meter and others",
         fresh_ms=round(time.time() * 1_000) - 12_000, due_ms=None, failures=0, frontier=None,

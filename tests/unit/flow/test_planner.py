@@ -7,7 +7,8 @@ from itertools import pairwise
 import pytest
 
 from penstock.flow import Measurement, PlannerMemory, PlannerPolicy, StageMemory, WindowPlanner
-from penstock.flow.planner import Growth, cubic, fit_budget
+from penstock.flow.gradient import Probe
+from penstock.flow.planner import Growth, cubic, fit_budget, size_class
 from penstock.kernel.errors import Rejected
 from penstock.kernel.units import MIB
 
@@ -20,7 +21,8 @@ def planner(growth: Growth = "aimd", **numbers: int) -> WindowPlanner:
 
 
 def memory(*windows: int, baseline_ns: float | None = None) -> PlannerMemory:
-    return PlannerMemory(tuple(StageMemory(window, baseline_ns) for window in windows))
+    baselines = {} if baseline_ns is None else {1: baseline_ns}
+    return PlannerMemory(tuple(StageMemory(window, baselines) for window in windows))
 
 
 def idle(*windows: int) -> list[Measurement]:
@@ -42,19 +44,17 @@ def test_occupancy_above_085_decreases_by_07_and_at_085_does_not(occupancy, wind
 @pytest.mark.parametrize(("p99_ms", "window"), [(20, 8_000), (20.1, 5_600)])
 def test_a_p99_above_twice_the_baseline_decreases_and_at_twice_does_not(p99_ms, window):
     seen = Measurement(8_000, p99_ns=int(p99_ms * MS_NS), latency_samples=5_000)
-    assert last_window(seen, StageMemory(8_000, 10.0 * MS_NS)) == window
+    assert last_window(seen, StageMemory(8_000, {1: 10.0 * MS_NS})) == window
 
 
 def test_a_p99_that_chance_explains_is_no_congestion():
-    seen = Measurement(
-        8_000, p99_ns=25 * MS_NS, p99_least_ns=12 * MS_NS, latency_samples=1_000, limited=False
-    )
-    assert last_window(seen, StageMemory(8_000, 10.0 * MS_NS)) == 8_000
+    seen = Measurement(8_000, p99_ns=25 * MS_NS, p99_least_ns=12 * MS_NS, latency_samples=1_000)
+    assert last_window(seen, StageMemory(8_000, {1: 10.0 * MS_NS})) == 8_000
 
 
 def test_too_few_samples_are_no_evidence():
     seen = Measurement(8_000, p99_ns=90 * MS_NS, latency_samples=999)
-    assert last_window(seen, StageMemory(8_000, 10.0 * MS_NS)) == 8_000
+    assert last_window(seen, StageMemory(8_000, {1: 10.0 * MS_NS})) == 8_000
 
 
 @pytest.mark.parametrize(("window", "after"), [(1_463, 1_024), (1_024, 1_024), (131_072, 91_750)])
@@ -64,42 +64,86 @@ def test_a_decrease_ends_at_1024(window, after):
 
 @pytest.mark.parametrize(("window", "after"), [(4_096, 4_160), (131_040, 131_072)])
 def test_an_increase_adds_64_and_ends_at_131072(window, after):
-    seen = Measurement(window, refused=True, limited=True)
+    seen = Measurement(window, refused=True)
     assert last_window(seen, StageMemory(window)) == after
 
 
 def test_a_window_that_held_nobody_back_is_left_alone():
     plan = planner().plan(memory(4_096, 4_096, 4_096), idle(4_096, 4_096, 4_096))
     assert (plan.changes, plan.memory.windows) == ((), (4_096,) * 3)
-    assert plan.notes[2] == "store: hold 4096, the window limits nobody"
+    assert str(plan.decisions[2]) == "store: hold 4096, nobody waited for it"
+
+
+def test_every_tick_in_which_senders_were_refused_adds_64_until_more_lets_no_more_through():
+    kept, windows = memory(4_096, 4_096, 4_096), []
+    for _ in range(60):
+        seen = Measurement(kept.windows[2], refused=True, pace_per_s=1_000.0)
+        plan = planner().plan(kept, [*idle(4_096, 4_096), seen])
+        kept = plan.memory
+        windows.append(kept.windows[2])
+    assert windows[:11] == [4_096 + 64 * second for second in range(1, 12)]
+    assert windows[11] == 4_096 + 6 * 64, "back to where the second stretch began"
+    assert set(windows[11:41]) == {4_480}
+    assert windows[41] == 4_544, "tried again after half a minute"
+    assert max(windows) <= 4_480 + 6 * 64
+
+
+def test_a_stage_grows_as_long_as_its_throughput_grows_with_the_window():
+    kept = memory(4_096, 4_096, 4_096)
+    for _ in range(120):
+        window = kept.windows[2]
+        seen = Measurement(window, refused=True, pace_per_s=window / (0.2 + window / 40_000))
+        kept = planner().plan(kept, [*idle(4_096, 4_096), seen]).memory
+    assert kept.windows[2] == 4_096 + 120 * 64, "fixed cost is two thirds of a batch and more"
 
 
 def test_a_stage_above_one_that_takes_no_more_does_not_grow():
-    limited = Measurement(4_096, refused=True, limited=True)
-    full = Measurement(4_096, refused=True)
-    plan = planner().plan(memory(4_096, 4_096, 4_096), [limited, limited, full])
+    refused = Measurement(4_096, refused=True, pace_per_s=1_000.0)
+    kept = memory(4_096, 4_096, 4_096)
+    resting = kept.stages[2]._replace(probe=Probe(4_096, rested_s=0, reason="flat"))
+    resting = PlannerMemory((*kept.stages[:2], resting))
+    plan = planner().plan(resting, [refused] * 3)
     assert plan.memory.windows == (4_096, 4_096, 4_096)
-    assert plan.notes[1] == "parse: hold 4096, the stage below takes no more"
-    plan = planner().plan(memory(4_096, 4_096, 4_096), [limited, limited, limited])
+    assert str(plan.decisions[1]) == "parse: hold 4096, store, below, is the limit"
+    assert str(plan.decisions[2]) == "store: hold 4096, more did not go through with more: flat"
+    plan = planner().plan(kept, [refused] * 3)
     assert plan.memory.windows == (4_160, 4_160, 4_160)
+
+
+def test_a_cut_window_that_drains_is_not_cut_again_and_one_that_fills_up_is():
+    stage = StageMemory(4_096)
+    kept = PlannerMemory((StageMemory(4_096), StageMemory(4_096), stage))
+    windows = []
+    for occupied, occupancy in [(3_900, 0.95), (3_500, 1.3), (2_800, 1.1), (2_000, 0.8)]:
+        seen = Measurement(kept.windows[2], occupied=occupied, occupancy=occupancy)
+        kept = planner().plan(kept, [*idle(4_096, 4_096), seen]).memory
+        windows.append(kept.windows[2])
+    assert windows == [2_867] * 4
+    seen = Measurement(2_867, occupied=2_600, occupancy=0.9)
+    kept = planner().plan(kept, [*idle(4_096, 4_096), seen]).memory
+    assert kept.windows[2] == 2_006
+    seen = Measurement(2_006, occupied=2_700, occupancy=1.3)
+    kept = planner().plan(kept, [*idle(4_096, 4_096), seen]).memory
+    assert kept.windows[2] == 1_404, "more came in than was there: it does not drain"
 
 
 def learnt(stage: StageMemory, seen: Measurement) -> float | None:
     kept = PlannerMemory((stage, *[StageMemory(4_096)] * 2))
-    return planner().plan(kept, [seen, *idle(4_096, 4_096)]).memory.stages[0].baseline_p99_ns
+    found = planner().plan(kept, [seen, *idle(4_096, 4_096)]).memory.stages[0].baselines
+    return found.get(size_class(seen.batch_items))
 
 
 def test_the_baseline_begins_with_the_first_p99_and_then_follows_a_tenth():
     seen = Measurement(4_096, p99_ns=1_500, latency_samples=5_000)
     assert learnt(StageMemory(4_096), seen) == 1_500
-    assert learnt(StageMemory(4_096, 1_000.0), seen) == pytest.approx(1_050)
+    assert learnt(StageMemory(4_096, {1: 1_000.0}), seen) == pytest.approx(1_050)
 
 
 def test_the_baseline_learns_nothing_from_congestion_of_either_kind():
     slow = Measurement(4_096, p99_ns=2_001, latency_samples=5_000)
     full = Measurement(4_096, p99_ns=1_500, latency_samples=5_000, occupancy=0.9)
-    assert learnt(StageMemory(4_096, 1_000.0), slow) == 1_000
-    assert learnt(StageMemory(4_096, 1_000.0), full) == 1_000
+    assert learnt(StageMemory(4_096, {1: 1_000.0}), slow) == 1_000
+    assert learnt(StageMemory(4_096, {1: 1_000.0}), full) == 1_000
 
 
 def test_a_stage_that_stays_slow_never_becomes_its_own_norm():
@@ -108,7 +152,28 @@ def test_a_stage_that_stays_slow_never_becomes_its_own_norm():
         slow = [Measurement(w, p99_ns=3_000, latency_samples=5_000) for w in kept.windows]
         kept = planner().plan(kept, slow).memory
     assert kept.windows == (1_024,) * 3
-    assert {stage.baseline_p99_ns for stage in kept.stages} == {1_000.0}
+    assert [stage.baselines for stage in kept.stages] == [{1: 1_000.0}] * 3
+
+
+def test_a_large_batch_that_takes_longer_than_a_small_one_is_not_congested():
+    small = Measurement(8_000, p99_ns=80 * MS_NS, latency_samples=1_000, batch_items=10)
+    kept = PlannerMemory((StageMemory(8_000), *[StageMemory(4_096)] * 2))
+    kept = planner().plan(kept, [small, *idle(4_096, 4_096)]).memory
+    large = Measurement(8_000, p99_ns=600 * MS_NS, latency_samples=5_000, batch_items=1_400)
+    for _ in range(3):
+        plan = planner().plan(kept, [large, *idle(4_096, 4_096)])
+        assert plan.changes == ()
+        kept = plan.memory
+    slow = Measurement(8_000, p99_ns=1_201 * MS_NS, latency_samples=5_000, batch_items=1_400)
+    plan = planner().plan(kept, [slow, *idle(4_096, 4_096)])
+    assert plan.decisions[0].action == "decrease"
+    assert plan.decisions[0].reason == "p99 1.2 s is above 2 × baseline 600 ms"
+
+
+@pytest.mark.parametrize(("batch_items", "usual"), [(40, 2_000), (100, 4_000), (10, 1_000)])
+def test_a_size_of_batches_never_seen_is_held_against_the_next_smaller_one(batch_items, usual):
+    stage = StageMemory(4_096, {5: 1_000.0})
+    assert stage.usual_p99_ns(batch_items) == usual
 
 
 def test_downstream_is_set_before_upstream():
@@ -122,7 +187,64 @@ def test_a_stall_takes_the_stage_and_all_above_it_to_1024_at_once_and_none_below
     seen = [Measurement(131_072), stuck, Measurement(131_072)]
     plan = planner().plan(memory(131_072, 131_072, 131_072), seen)
     assert plan.changes == ((1, 1_024), (0, 1_024))
-    assert plan.notes[0] == "accept: smallest window, parse has finished nothing for 3000 ms"
+    assert str(plan.decisions[0]) == (
+        "accept: smallest window 1024, parse has finished nothing for 3 s"
+    )
+
+
+def test_a_stage_that_is_starting_is_warming_and_not_stalled():
+    starting = Measurement(4_096, occupied=9, stuck_ms=20_000, warming=True)
+    held_up = Measurement(4_096, occupied=9, stuck_ms=19_000)
+    plan = planner().plan(memory(4_096, 4_096, 4_096), [held_up, starting, Measurement(4_096)])
+    assert plan.changes == ()
+    assert str(plan.decisions[1]) == "parse: hold 4096, the stage is starting"
+
+
+def test_a_stage_below_one_that_is_starting_can_stall():
+    starting = Measurement(4_096, occupied=9, stuck_ms=20_000, warming=True)
+    stuck = Measurement(4_096, occupied=9, stuck_ms=3_000)
+    plan = planner().plan(memory(4_096, 4_096, 4_096), [Measurement(4_096), starting, stuck])
+    assert plan.memory.windows == (1_024,) * 3
+
+
+def test_a_start_that_takes_longer_than_a_minute_is_a_stall():
+    starting = Measurement(4_096, occupied=9, stuck_ms=60_000, warming=True)
+    plan = planner().plan(memory(4_096, 4_096, 4_096), [*idle(4_096), starting, *idle(4_096)])
+    assert plan.memory.windows == (1_024, 1_024, 4_096)
+
+
+def test_nothing_is_learnt_from_a_stage_that_is_starting():
+    seen = Measurement(4_096, p99_ns=9_000, latency_samples=5_000, warming=True)
+    assert learnt(StageMemory(4_096), seen) is None
+
+
+@pytest.mark.parametrize("before", [1_100, 4_096, 131_072])
+def test_after_a_stall_windows_return_to_where_they_were_within_ten_seconds(before):
+    kept = memory(before, before, 4_096)
+    stuck = Measurement(before, occupied=9, stuck_ms=3_000)
+    kept = planner().plan(kept, [stuck, stuck, *idle(4_096)]).memory
+    assert kept.windows == (1_024, 1_024, 4_096)
+    windows = []
+    for _ in range(5):  # late items, full windows: that is the stall, not congestion
+        late = Measurement(kept.windows[0], occupancy=2.0, p99_ns=10**10, latency_samples=5_000)
+        kept = planner().plan(kept, [late, late, *idle(4_096)]).memory
+        windows.append(kept.windows[0])
+    assert windows == sorted(windows)
+    assert windows[-1] == before
+    assert kept.stages[0].return_to == 0
+    assert kept.stages[0].baselines == {}
+
+
+def test_a_second_stall_on_the_way_back_keeps_where_the_windows_were_before_the_first():
+    kept = memory(8_000, 8_000, 8_000)
+    stuck = [Measurement(8_000, occupied=9, stuck_ms=3_000)] * 3
+    moving = [Measurement(8_000)] * 3
+    for seen in (stuck, moving, moving, stuck, stuck):
+        kept = planner().plan(kept, seen).memory
+    assert kept.windows == (1_024,) * 3
+    for _ in range(5):
+        kept = planner().plan(kept, moving).memory
+    assert kept.windows == (8_000,) * 3
 
 
 def test_less_than_three_seconds_are_no_stall():
@@ -134,7 +256,7 @@ def grown(stage: StageMemory, seconds: int, growth: Growth = "cubic") -> list[in
     windows = []
     kept = PlannerMemory((stage, *[StageMemory(4_096)] * 2))
     for _ in range(seconds):
-        seen = Measurement(kept.windows[0], refused=True, limited=True)
+        seen = Measurement(kept.windows[0], refused=True)
         kept = planner(growth).plan(kept, [seen, *idle(4_096, 4_096)]).memory
         windows.append(kept.windows[0])
     return windows
@@ -206,7 +328,7 @@ def test_the_budget_warns_once_until_it_has_room_to_spare_again():
 
 def test_start_fails_with_the_numbers_if_the_smallest_windows_break_the_budget():
     with pytest.raises(
-        Rejected, match=r"3 stages of 1024 slots\) within 512 MiB, found 600 MiB"
+        Rejected, match=r"3 stages of 1024 slots\) take 600 MiB, more than the budget of 512 MiB"
     ) as e:
         planner().begin([200 * 1_024] * 3)
     assert e.value.detail == {"budget_bytes": 512 * MIB, "least_bytes": 600 * MIB}

@@ -13,13 +13,16 @@ from penstock.ingest.raw_topic import (
     identity_of,
     payload_of,
 )
-from penstock.ingest.reassemble import Device, Message, Seen
+from penstock.ingest.reassemble import EdgeDevice, Message, Seen
 from penstock.kernel.errors import Corrupt
 from penstock.topics.core.batch import parse_write
 
 
 def test_a_batch_is_a_write_that_the_topics_take():
-    messages = [Message(Device("a"), 1, b"\x00\xff"), Message(Device("b:2"), 2**64 - 1, b"")]
+    messages = [
+        Message(EdgeDevice("a"), 1, b"\x00\xff"),
+        Message(EdgeDevice("b:2"), 2**64 - 1, b""),
+    ]
     write = parse_write(encode_batch(messages, key="after-7"))
     assert write.key == "after-7"
     found = [(r.node, r.tag, payload_of(bytes(r.data))) for r in write.batch.records]
@@ -33,7 +36,7 @@ def test_a_record_of_somebody_else_is_no_message(pair):
 
 
 def checkpoint(seq: int, count: int, top: int = 9) -> list[bytes]:
-    devices = {f"d{n}": Device(f"d{n}", Seen(top, 0b101)) for n in range(count)}
+    devices = {f"d{n}": EdgeDevice(f"d{n}", Seen(top, 0b101)) for n in range(count)}
     return encode_checkpoint(seq, devices)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.ingest.frames import ErrorCode, Fragment, FrameError
 from penstock.ingest.limits import EdgeLimits
-from penstock.ingest.reassemble import WINDOW, Device, Message, Outcome, Reassembler, Seen
+from penstock.ingest.reassemble import WINDOW, EdgeDevice, Message, Outcome, Reassembler, Seen
 from penstock.kernel.errors import Rejected
 
 LIMITS = EdgeLimits(
@@ -39,8 +39,8 @@ def desk() -> Reassembler:
 
 
 @pytest.fixture
-def device() -> Device:
-    return Device("a")
+def device() -> EdgeDevice:
+    return EdgeDevice("a")
 
 
 def test_a_message_in_one_fragment_is_whole_at_once(desk, device):
@@ -78,7 +78,7 @@ def test_a_durable_message_is_only_acknowledged_again(desk, device):
     assert not device.pending
 
 
-def refused(desk: Reassembler, device: Device, fragment: Fragment) -> ErrorCode:
+def refused(desk: Reassembler, device: EdgeDevice, fragment: Fragment) -> ErrorCode:
     before = (set(device.pending), dict(device.partials), desk.reserved_bytes)
     with pytest.raises(FrameError) as caught:
         desk.take(device, fragment, 0)
@@ -134,7 +134,7 @@ def test_a_device_may_not_have_too_much_incomplete(desk, device):
 
 
 def test_memory_is_set_aside_before_the_first_fragment_so_that_who_has_begun_can_end(desk):
-    one, two, three = Device("a"), Device("b"), Device("c")
+    one, two, three = EdgeDevice("a"), EdgeDevice("b"), EdgeDevice("c")
     assert desk.take(one, pieces(1)[0], 0) is Outcome.KEPT
     assert desk.take(two, pieces(1)[0], 0) is Outcome.KEPT
     assert desk.take(three, pieces(1)[0], 0) is Outcome.WAIT
@@ -172,7 +172,7 @@ def test_an_id_too_far_below_one_that_is_on_its_way_is_refused(desk, device):
 
 
 def test_an_id_below_all_that_is_remembered_is_refused_and_never_acknowledged(desk):
-    device = Device("a", Seen(1_000, 1))
+    device = EdgeDevice("a", Seen(1_000, 1))
     assert refused(desk, device, whole(1_000 - WINDOW)) is ErrorCode.STALE_ID
 
 

@@ -35,6 +35,7 @@ def test_a_blocked_stage_and_all_above_it_are_at_the_minimum_within_five_seconds
         windows.tick(now_ms)
     assert [stage.window for stage in found[: blocked + 1]] == [1_024] * (blocked + 1)
     status = windows.status()
+    assert status.decisions[0].action == "stalled"
     assert status.bottleneck == NAMES[blocked]
     assert "finished nothing" in status.stages[0].note
 
@@ -59,10 +60,50 @@ def status_of(name: str, **more) -> StageStatus:
     return StageStatus(name, 1_024, 0, 0.0, 0.0, 0, 0, 0, 0, 0, 0, **more)
 
 
+def test_without_anybody_who_waits_there_is_no_bottleneck():
+    assert bottleneck([status_of("a", busy=0.9), status_of("b")]) is None
+
+
 def test_the_last_stage_that_makes_others_wait_is_the_bottleneck():
-    assert bottleneck([status_of("a"), status_of("b")]) is None
     assert bottleneck([status_of("a", refused=True), status_of("b", refused=True)]) == "b"
-    assert bottleneck([status_of("a", refused=True), status_of("b", stuck_ms=2_000)]) == "b"
+    assert bottleneck([status_of("a", refused=True, busy=1.0), status_of("b", busy=0.4)]) == "a"
+
+
+@pytest.mark.parametrize("slow", range(3))
+def test_of_stages_in_one_job_the_one_that_takes_the_most_time_is_the_bottleneck(slow):
+    names = ("parse", "evaluate", "store")
+    stages = [status_of(name, busy=0.2, chain="job", refused=True) for name in names]
+    stages[slow] = stages[slow]._replace(busy=0.4)
+    before = [status_of("accept", refused=True, busy=2.0), status_of("reassemble", refused=True)]
+    assert bottleneck([*before, *stages]) == names[slow]
+
+
+def test_a_job_counts_as_a_whole_against_the_stage_before_it():
+    """It takes everything at once, so that nothing waits for it but room in the topic."""
+    job = [status_of(name, busy=busy, chain="job") for name, busy in (("a", 0.3), ("b", 0.4))]
+    assert bottleneck([status_of("before", refused=True, busy=0.5), *job]) == "b"
+    assert bottleneck([status_of("before", refused=True, busy=0.8), *job]) == "before"
+
+
+def test_a_stage_that_is_stuck_is_the_bottleneck_however_little_it_does():
+    stages = [status_of("a", refused=True, busy=1.0), status_of("b", stuck_ms=3_000)]
+    assert bottleneck(stages) == "b"
+
+
+def test_the_last_hundred_decisions_are_kept_with_their_reasons_and_repeated_ones_once():
+    found = stages()
+    windows = Windows(found)
+    for now_ms in range(0, 60_001, 100):
+        found[4].try_send_many(range(100_000))  # refused, and 100 ms later all of it is done
+        found[4].done(len(found[4].receive_up_to(100_000)))
+        windows.tick(now_ms)
+    decisions = windows.status().decisions
+    assert 30 < len(decisions) <= 100
+    assert [each.ago_ms for each in decisions] == sorted(each.ago_ms for each in decisions)
+    assert sum(each.stage == "parse" for each in decisions) == 1, "it held all the time"
+    grown = [each for each in decisions if each.stage == "store" and each.action == "increase"]
+    assert grown[-1].window == 4_160
+    assert grown[-1].reason == "senders waited"
 
 
 def test_prometheus_gets_every_number_with_its_type():

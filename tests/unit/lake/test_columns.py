@@ -78,7 +78,7 @@ def test_types_with_a_close_relative_take_its_name(kind: pa.DataType, name: str)
      pa.schema([("n", pa.null())]), pa.schema([("d", pa.decimal256(50, 1))])],
 )  # fmt: skip
 def test_a_schema_that_ducklake_cannot_hold_is_refused(schema: pa.Schema) -> None:
-    with pytest.raises(Rejected, match="expected"):
+    with pytest.raises(Rejected, match=r"needs columns of different names|no type for"):
         columns_of(schema)
 
 

@@ -124,14 +124,14 @@ def test_a_path_may_have_colons(address):
 
 
 def test_a_lake_is_not_made_in_a_directory_that_is_not_there(tmp_path):
-    with pytest.raises(Rejected, match=r"expected a directory for the lake .* found no .*none"):
+    with pytest.raises(Rejected, match=r"the lake .* there is no directory .*none"):
         open_catalog(f"sqlite:{tmp_path}/none/lake.sqlite")
     assert not (tmp_path / "none").exists()
 
 
 def test_a_file_that_is_no_database_is_named(tmp_path):
     (tmp_path / "text").write_text("no database of any kind\n" * 9)
-    with pytest.raises(Rejected, match=r"expected a SQLite file at .*text', found: file is not"):
+    with pytest.raises(Rejected, match=r"text' cannot be opened as a SQLite file: file is not"):
         open_catalog(f"sqlite:{tmp_path}/text")
 
 

@@ -5,23 +5,24 @@ from __future__ import annotations
 import pytest
 
 from penstock.kernel.errors import Conflict
-from penstock.lake.changes import parse
-from penstock.lake.conflicts import check
+from penstock.lake.changes import check_conflicts, parse
 
 SCHEMAS = {"main": 0, "s2": 2}
 
 
 def clash(ours: str, theirs: str, **more: set[int]) -> bool:
     try:
-        check(parse(ours), parse(theirs), schema_ids=SCHEMAS, **more)
+        check_conflicts(parse(ours), parse(theirs), schema_ids=SCHEMAS, **more)
     except Conflict:
         return True
     return False
 
 
-def test_a_conflict_says_what_was_expected_and_found() -> None:
-    with pytest.raises(Conflict, match=r"expected .*inserted_into_table, id 1.* found altered"):
-        check(parse("inserted_into_table:1"), parse("altered_table:1"), schema_ids={})
+def test_a_conflict_says_what_both_commits_change() -> None:
+    with pytest.raises(
+        Conflict, match=r"another commit .altered_table. .*inserted_into_table, id 1"
+    ):
+        check_conflicts(parse("inserted_into_table:1"), parse("altered_table:1"), schema_ids={})
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 
 from penstock.kernel.errors import Rejected
 from penstock.lake.catalog import open_catalog
-from penstock.lake.s3 import has_credentials
+from penstock.lake.storage import has_credentials
 
 NOWHERE = {"AWS_EC2_METADATA_DISABLED": "true"}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from penstock.lake.merging import Candidate, CompactionPolicy, shape_of, to_merge, to_rewrite
+from penstock.lake.compact import Candidate, CompactionPolicy, shape_of, to_merge, to_rewrite
 from penstock.lake.model import DataFile, DeleteFile
 from penstock.lake.selection import FileHistory, FileRows, history, live, net_changes
 
@@ -75,6 +75,8 @@ def test_small_files_of_one_shape_are_merged_in_packs() -> None:
     policy = CompactionPolicy(target_bytes=250, small_bytes=150, files_min=2)
     many = [Candidate(file(n, 1, begin=n), 0, 1) for n in range(5)]
     assert [[f.id for f in pack] for pack in to_merge(many, policy)] == [[0, 1], [2, 3]]
+    most = CompactionPolicy(target_bytes=250, small_bytes=150, files_min=2, files_max=3)
+    assert [[f.id for f in pack] for pack in to_merge(many, most)] == [[0, 1]]
     other = Candidate(file(9, 1, begin=9), 0, 2)
     unsure = Candidate(file(10, 1, begin=9), 0, None)
     worn = Candidate(file(11, 1, 9, deletes=(DeleteFile(1, 11, "d", 1, 9),)), 1, 1)

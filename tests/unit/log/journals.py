@@ -9,7 +9,7 @@ from typing import Self
 from penstock.kernel.system import SystemClock
 from penstock.log.journal import LocalJournal
 from penstock.log.reads import ReadRange
-from penstock.log.store import Compact, Store
+from penstock.log.store import Compact, LogStore
 from tests.unit.log.entries import DEADLINE_S
 
 Answer = asyncio.Future[None]
@@ -18,7 +18,7 @@ Answer = asyncio.Future[None]
 class LoopJournal:
     """A `LocalJournal`, with calls that wait."""
 
-    def __init__(self, store: Store, partitions: int) -> None:
+    def __init__(self, store: LogStore, partitions: int) -> None:
         self.loop = asyncio.new_event_loop()
         self.store = store
         try:

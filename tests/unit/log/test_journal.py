@@ -10,7 +10,7 @@ import pytest
 from penstock.kernel.errors import Rejected
 from penstock.log.journal import LocalJournal, partitions_of
 from penstock.log.queues import Stopped
-from penstock.log.store import Compacted, Operation, Store
+from penstock.log.store import Compacted, LogStore, Operation
 from penstock.log.stores import open_store
 from penstock.log.stores.memory import MemoryStore
 from tests.unit.log.journals import LoopJournal
@@ -20,7 +20,7 @@ KEPT = KINDS[1:]
 
 
 def open_log(kind: str, path: Path, partitions: int, **options: int) -> LoopJournal:
-    store: Store = open_store(kind, path / "log", **options)
+    store: LogStore = open_store(kind, path / "log", **options)
     try:
         return LoopJournal(store, partitions)
     except BaseException:
@@ -130,7 +130,7 @@ def test_another_number_of_partitions_is_refused_and_changes_nothing(
 @pytest.mark.parametrize("kind", KEPT)
 def test_a_file_where_the_directory_should_be_is_refused(kind: str, tmp_path: Path) -> None:
     (tmp_path / "log").write_text("not a log")
-    with pytest.raises(Rejected, match="expected a directory for the store, found a file"):
+    with pytest.raises(Rejected, match="is a file: a store needs a directory"):
         open_log(kind, tmp_path, 1)
 
 

@@ -15,7 +15,7 @@ from penstock.kernel.errors import Rejected
 from penstock.kernel.system import SystemClock
 from penstock.log.queues import Backpressure, QueueLimits, Stopped
 from penstock.log.reads import ReadOptions, ReadRange, ReadScheduler, coalesce, cut
-from penstock.log.store import Append, Compact, Compacted, Entry, Store
+from penstock.log.store import Append, Compact, Compacted, LogEntry, LogStore
 from penstock.log.stores.memory import MemoryStore
 from penstock.log.wal import Wal
 from tests.unit.log.entries import DEADLINE_S, entry
@@ -23,7 +23,7 @@ from tests.unit.log.entries import DEADLINE_S, entry
 
 def filled(count: int, partition: int = 1) -> MemoryStore:
     store = MemoryStore()
-    entries = [Entry(n, 1, b"%04d" % n) for n in range(1, count + 1)]
+    entries = [LogEntry(n, 1, b"%04d" % n) for n in range(1, count + 1)]
     store.write([Append(partition, entries)], sync=True)
     return store
 
@@ -37,7 +37,7 @@ class SlowReads(MemoryStore):
 
     def read(
         self, partition: int, first_index: int, *, max_entries: int, max_bytes: int
-    ) -> list[Entry]:
+    ) -> list[LogEntry]:
         if partition == 0:
             self.entered.release()
             assert self.gate.wait(DEADLINE_S)
@@ -50,7 +50,7 @@ def indexes(answer: object) -> list[int]:
 
 
 @asynccontextmanager
-async def reading(store: Store, **options: object) -> AsyncIterator[ReadScheduler]:
+async def reading(store: LogStore, **options: object) -> AsyncIterator[ReadScheduler]:
     """A scheduler that is not started; it stops at the end."""
     loop = asyncio.get_running_loop()
     reads = ReadScheduler(store, ReadOptions(**options), loop=loop)  # type: ignore[arg-type]
@@ -256,7 +256,7 @@ RANGES = st.lists(
 def test_sharing_a_call_never_changes_an_answer(ranges: Sequence[ReadRange], count: int) -> None:
     store = filled(count) if count else MemoryStore()
 
-    def read(wanted: ReadRange) -> list[Entry]:
+    def read(wanted: ReadRange) -> list[LogEntry]:
         return store.read(
             1, wanted.first_index, max_entries=wanted.max_entries, max_bytes=wanted.max_bytes
         )

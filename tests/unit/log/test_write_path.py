@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 from penstock.log.write_path import (
     AVOID_NS_MAX,
     AVOID_NS_MIN,
+    FLOOR_NS,
     MS,
     PAIRS,
     PAIRS_MIN,
+    SETTLE_NS,
     THREAD_EVERY_NS_MAX,
     THREAD_EVERY_NS_MIN,
     PathChooser,
@@ -24,7 +26,7 @@ class Disk:
     """Groups one after another; each path takes as long as the test says."""
 
     def __init__(self, *, async_us: int, thread_us: int) -> None:
-        self.chooser = PathChooser()
+        self.chooser = PathChooser(0)
         self.async_us = async_us
         self.thread_us = thread_us
         self.now_ns = 0
@@ -57,6 +59,21 @@ class Disk:
 def test_groups_are_asynchronous_while_that_is_not_late() -> None:
     disk = Disk(async_us=240, thread_us=200)
     assert disk.run(10) > 0.99
+
+
+def test_the_first_groups_use_the_thread_until_the_process_has_settled() -> None:
+    chooser = PathChooser()
+    assert chooser.avoids_async(0)
+    picks = [chooser.picks_async(at_ms * MS) for at_ms in (1_000, 1_100, 1_200)]
+    assert picks == [False] * 3
+    assert chooser.picks_async(1_000 * MS + SETTLE_NS)
+
+
+def test_waits_below_the_floor_are_alike() -> None:
+    """A busy loop waits for neither path: 1 us against 90 us is no reason to leave one."""
+    disk = Disk(async_us=FLOOR_NS // 1_000 - 10, thread_us=1)
+    assert disk.run(0.5) > 0.5
+    assert not disk.chooser.avoids_async(disk.now_ns)
 
 
 def test_the_thread_is_timed_often_at_first_and_then_once_a_second() -> None:
@@ -123,7 +140,7 @@ def test_a_slow_start_hides_a_late_path_only_for_moments() -> None:
 @pytest.mark.parametrize("calls_us", [(437, 260, 310, 303), (489, 1_449, 378, 3_984)])
 def test_a_few_quick_calls_do_not_ground_a_disk_that_is_good(calls_us: tuple[int, ...]) -> None:
     """As seen on a healthy disk: these calls, and asynchronous writes of 0.4 and 0.7 ms."""
-    chooser, calls = PathChooser(), cycle(calls_us)
+    chooser, calls = PathChooser(0), cycle(calls_us)
     async_us = 395 if max(calls_us) < 1_000 else 703
     for now_ns in range(100):
         if chooser.picks_async(now_ns):
@@ -141,12 +158,21 @@ def test_one_write_proves_nothing_however_long_it_takes() -> None:
     assert not disk.chooser.avoids_async(disk.now_ns)
 
 
-def test_on_trial_two_hopeless_writes_are_enough() -> None:
+@pytest.mark.parametrize(("async_us", "writes"), [(900, PAIRS_MIN), (8_000, 1)])
+def test_on_trial_a_few_hopeless_writes_are_enough(async_us: int, writes: int) -> None:
     """Each would be felt by all that are written meanwhile."""
-    disk = Disk(async_us=8_000, thread_us=250)
+    disk = Disk(async_us=async_us, thread_us=250)
     disk.run(3.5 * AVOID_NS_MIN / 1e9)
-    tries = 3  # at the start, after four seconds, and after eight more
-    assert sum(is_async for _, is_async in disk.log) == tries * PAIRS_MIN
+    later = 2  # after four seconds, and after eight more
+    assert sum(is_async for _, is_async in disk.log) == PAIRS_MIN + later * writes
+
+
+def test_after_the_start_one_hopeless_write_is_enough() -> None:
+    disk = Disk(async_us=8_000, thread_us=250)
+    disk.chooser = PathChooser()
+    disk.run(1.0)
+    assert sum(is_async for _, is_async in disk.log) == 1
+    assert disk.chooser.avoids_async(disk.now_ns)
 
 
 def test_one_call_that_met_a_busy_disk_does_not_make_late_writes_look_good() -> None:
@@ -179,7 +205,7 @@ def test_writes_that_began_before_a_rest_change_nothing() -> None:
 def test_whatever_it_is_told_it_rests_no_longer_than_it_may(
     told: list[tuple[int, int]],
 ) -> None:
-    chooser, now_ns = PathChooser(), 0
+    chooser, now_ns = PathChooser(0), 0
     for took_ns, gap_ns in told:
         now_ns += gap_ns
         is_async = chooser.picks_async(now_ns)
@@ -189,7 +215,7 @@ def test_whatever_it_is_told_it_rests_no_longer_than_it_may(
 
 @pytest.mark.parametrize("thread_us", [1, 50, 10_000])
 def test_nothing_is_judged_before_both_paths_were_taken(thread_us: int) -> None:
-    chooser = PathChooser()
+    chooser = PathChooser(0)
     for _ in range(PAIRS_MIN):
         assert chooser.picks_async(0)
         assert not chooser.avoids_async(0)

@@ -49,7 +49,7 @@ def test_a_reading_before_the_first_version_of_its_tariff_is_told_so() -> None:
     early, late = book.spans.to_pylist()
     assert (early["valid_to"], late["valid_from"]) == (instant_of(month(4)),) * 2
     problems = book.lists["problem"].to_pylist()
-    assert problems[early["list"]].startswith("unknown_tariff: expected tariff 'b' at this time")
+    assert problems[early["list"]].startswith("unknown_tariff: tariff 'b' begins later")
     assert problems[late["list"]] is None
 
 
@@ -71,12 +71,12 @@ def test_what_is_wrong_with_one_tariff_concerns_its_meters_alone() -> None:
         "1": None,
         "2": "bad_tariff: tariff:bad: version 1: expected kind flat, time_of_use or seasonal, "
         "found 'flatt'",
-        "3": "unknown_tariff: expected a tariff 'gone', found none of that name",
+        "3": "unknown_tariff: there is no tariff 'gone'",
         "4": "bad_tariff: meter:4: expected a list of assignments, found 'none'",
     }
     assert sorted(book.problems) == sorted(
         [text for text in found.values() if text]
-        + ["bad_tariff: expected an id as meters and tariffs have, found 'meter:a_b'"]
+        + ["bad_tariff: 'meter:a_b' is not the id of a meter or a tariff"]
     )
 
 

@@ -136,7 +136,7 @@ def test_a_field_is_one_line_validation_openapi_client_and_cli_follow(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert parse_config({"flavour": "sweet"}, NextConfig) == {"flavour": "sweet"}
-    with pytest.raises(InvalidRequest, match="flavour to be one of plain, sweet, found 'hot'"):
+    with pytest.raises(InvalidRequest, match="flavour must be one of plain, sweet, not 'hot'"):
         parse_config({"flavour": "hot"}, NextConfig)
 
     def next_fields() -> dict[str, ConfigField]:

@@ -6,7 +6,7 @@ import msgspec
 
 from penstock.protocol.events import EVENTS, CaughtUp, LeftOut, Records, Tombstone, TopicDeleted
 from penstock.server.push import sse
-from penstock.topics.core.read import Tombstone as Gap
+from penstock.topics.core.read import LostSeqs as Gap
 
 
 def read(event: str, data: bytes) -> object:

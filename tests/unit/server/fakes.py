@@ -13,13 +13,13 @@ from penstock.kernel.errors import Rejected
 from penstock.kernel.system import SystemClock
 from penstock.log.stores import open_store
 from penstock.server.api.app import TopicApplication
-from penstock.server.api.auth import parse_keys
+from penstock.server.api.auth import CapLimits, Caps, parse_keys
 from penstock.server.api.call import Context
-from penstock.server.api.quotas import CapLimits, Caps
 from penstock.server.http.message import Request
-from penstock.server.push.sessions import Sessions
+from penstock.server.push.watching import WatcherSessions
 from penstock.topics.engine.engine import Engine
-from penstock.topics.engine.views import EngineOptions
+from penstock.topics.engine.options import EngineOptions
+from tests.waiting import until
 
 DEADLINE_S = 5.0
 
@@ -215,15 +215,6 @@ class Client:
         return exchange.live
 
 
-async def until(condition: Callable[[], object]) -> None:
-    """Let the loop run until something is so."""
-    loop = asyncio.get_running_loop()
-    deadline_s = loop.time() + DEADLINE_S
-    while not condition():
-        assert loop.time() < deadline_s, "it did not come to pass"
-        await asyncio.sleep(0.001)
-
-
 @asynccontextmanager
 async def serving(
     *,
@@ -235,7 +226,7 @@ async def serving(
 ):
     """An application on an engine in memory."""
     engine = Engine(open_store("memory", "unused"), EngineOptions())
-    sessions = Sessions(
+    sessions = WatcherSessions(
         iter(f"wid_{n:022}" for n in range(1_000)).__next__, sessions_max=sessions_max
     )
     context = Context(

@@ -8,21 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from penstock.tables import rows, schema
+from penstock.tables import rows
 from penstock.tables.core.frontier import Frontier, LakePosition
 from penstock.tables.core.history import ReasonCode, RefreshOutcome, RefreshRecord
-from penstock.tables.core.jobs import Job, JobStatus
+from penstock.tables.core.jobs import JobStatus, RefreshJob
 from penstock.tables.core.model import Mode, define
 from penstock.tables.core.units import UnitKind
 
-QUEUED = Job(1, 4, "group:a+b", UnitKind.ATOMIC_GROUP, ("a", "b"), "a", "c1", 100)
+QUEUED = RefreshJob(1, 4, "group:a+b", UnitKind.ATOMIC_GROUP, ("a", "b"), "a", "c1", 100)
 
 
 @pytest.fixture
 def database():
     with closing(sqlite3.connect(":memory:")) as connection:
         for _ in range(2):  # again does no harm
-            for statement in schema.CREATE:
+            for statement in rows.CREATE:
                 connection.execute(statement)
         yield connection
 

@@ -17,7 +17,7 @@ def test_a_manual_clock_moves_only_when_told() -> None:
     assert (clock.now_ms(), clock.monotonic_ns()) == (5_000, 500_000)
     clock.advance(1_000)
     assert (clock.now_ms(), clock.monotonic_ms()) == (6_000, 1_000)
-    with pytest.raises(ValueError, match="forward"):
+    with pytest.raises(ValueError, match="cannot go back"):
         clock.advance(-1)
 
 
@@ -89,5 +89,5 @@ def test_the_rewrite_flag_takes_the_new_answers_and_keeps_the_comments(
 def test_a_script_without_steps_or_answers_is_an_error(tmp_path: Path, text: str) -> None:
     path = tmp_path / "s.txt"
     path.write_text(text)
-    with pytest.raises(ValueError, match="expected"):
+    with pytest.raises(ValueError, match=r"no steps|must follow"):
         run_script(path, echo)

@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from random import Random
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 from uuid import uuid4
 
 from penstock.client import calls, space_calls
 from penstock.client.aio.runner import AsyncRunner
 from penstock.client.aio.tables import AsyncTables
-from penstock.client.aio.watch import AsyncWatch, AsyncWatchFlow
+from penstock.client.aio.watch import AsyncWatch
 from penstock.client.aio.work import AsyncWork, AsyncWorkFlow
 from penstock.client.aio.writer import AsyncWriter
 from penstock.client.batching import BatchLimits
@@ -21,9 +21,10 @@ from penstock.client.retry import OnTrouble
 from penstock.client.settings import DEFAULT_URL, ClientSettings
 from penstock.client.transports.aio import AsyncTransport
 from penstock.client.watching import Position, WatchCore, WatchOptions, starts_of
-from penstock.commits.model import Commit
 from penstock.kernel.units import MIB
 from penstock.protocol import answers
+from penstock.protocol.commits import Commit
+from penstock.protocol.requests import RouterBody
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -148,7 +149,7 @@ class AsyncClient:
         node: str | None = None,
         idempotency_key: str | None = AUTO_KEY,
         create: bool | None = None,
-    ) -> list[answers.Written]:
+    ) -> list[answers.TopicWritten]:
         """Append to several topics of one partition in one commit: all or none."""
         key = _key(idempotency_key)
         call = calls.write_many(writes, idempotency_key=key, node=node, create=create)
@@ -317,7 +318,7 @@ class AsyncClient:
 
     def entity_history(
         self, space: str, entity: str, *, after_seq: int = 0, page_size: int = 1_000
-    ) -> AsyncIterator[space_calls.HistoryRow]:
+    ) -> AsyncIterator[answers.EntityCommit]:
         """The commits that wrote an entity, oldest first, as far as their records are retained."""
         first = space_calls.entity_history(space, entity, after_seq=after_seq, limit=page_size)
         following = partial(space_calls.after_history, space=space, entity=entity, limit=page_size)
@@ -339,17 +340,17 @@ class AsyncClient:
         guarantee: str = "at_least_once",
     ) -> answers.RouterPut:
         """Forward the records of one topic to another, from now on."""
-        fields = {
-            "source": source,
-            "dest": dest,
-            "preserve_node": preserve_node,
-            "preserve_tag": preserve_tag,
-            "create_dest": create_dest,
-            "filter": filter,
-            "allow_cycle": allow_cycle,
-            "guarantee": guarantee,
-        }
-        return await self._runner.run(calls.put_router(router, fields))
+        body = RouterBody(
+            source=source,
+            dest=dest,
+            preserve_node=preserve_node,
+            preserve_tag=preserve_tag,
+            create_dest=create_dest,
+            filter=filter,
+            allow_cycle=allow_cycle,
+            guarantee=cast(Any, guarantee),  # another value is the server's to refuse
+        )
+        return await self._runner.run(calls.put_router(router, body))
 
     async def get_router(self, router: str) -> answers.RouterState:
         """A router and how many records it has forwarded."""
@@ -454,7 +455,7 @@ class AsyncClient:
         )
         starts = starts_of(topics, tail=tail)
         core = WatchCore(starts, options, self.settings.reconnect, self._runner.random)
-        return AsyncWatch(AsyncWatchFlow(core, self._runner))
+        return AsyncWatch(core, self._runner)
 
     # Server
 

@@ -8,12 +8,12 @@ from random import Random
 from time import monotonic
 from typing import TypeVar
 
-from penstock.client.calls import Call
+from penstock.client.calls import ApiCall
 from penstock.client.errors import ClientClosed, answer_error
 from penstock.client.retry import OnTrouble, Tries
 from penstock.client.settings import ClientSettings
 from penstock.client.transports.aio import AsyncConnection, AsyncTransport
-from penstock.client.wire import Answer, HttpRequest
+from penstock.client.wire import HttpAnswer, HttpRequest
 from penstock.kernel.clock import Clock
 from penstock.kernel.system import SystemClock
 from penstock.protocol.errors import CallError
@@ -57,7 +57,7 @@ class AsyncRunner:
             clock=self._clock,
         )
 
-    async def run(self, call: Call[T]) -> T:
+    async def run(self, call: ApiCall[T]) -> T:
         """The answer to a call, after as many tries as necessary within its deadline."""
         began_s = monotonic()
         wait_s = call.wait_ms / 1_000
@@ -94,13 +94,13 @@ class AsyncRunner:
             raise tries.verdict() from closed
 
     async def pages(
-        self, first: Call[P], following: Callable[[P], Call[P] | None]
+        self, first: ApiCall[P], following: Callable[[P], ApiCall[P] | None]
     ) -> AsyncIterator[P]:
         """Pages, each fetched when the caller reaches it.
 
         `following` makes the call for the page after the given one; None after the last.
         """
-        call: Call[P] | None = first
+        call: ApiCall[P] | None = first
         while call is not None:
             page = await self.run(call)
             yield page
@@ -108,8 +108,8 @@ class AsyncRunner:
 
     async def rows(
         self,
-        first: Call[P],
-        following: Callable[[P], Call[P] | None],
+        first: ApiCall[P],
+        following: Callable[[P], ApiCall[P] | None],
         rows_of: Callable[[P], Iterable[T]],
     ) -> AsyncIterator[T]:
         """The rows of pages, one after the other."""
@@ -121,11 +121,11 @@ class AsyncRunner:
         """Open a stream; raises a refusal. Tried once: a stream has its own reconnect logic."""
         deadline_s = monotonic() + self.settings.timeout_s
         opened = await self.transport.stream(request, deadline_s)
-        if isinstance(opened, Answer):
+        if isinstance(opened, HttpAnswer):
             raise self._error(opened)
         return opened
 
-    def _limit_s(self, call: Call[T]) -> float:
+    def _limit_s(self, call: ApiCall[T]) -> float:
         """How long a call may take."""
         return self.settings.timeout_s + (0.0 if self._is_strict else call.wait_ms / 1_000)
 
@@ -134,7 +134,7 @@ class AsyncRunner:
         if self.on_trouble is not None:
             self.on_trouble(None if trouble is None else trouble.message)
 
-    def _tries(self, call: Call[T]) -> Tries:
+    def _tries(self, call: ApiCall[T]) -> Tries:
         return Tries(
             self.settings.retry,
             repeatable=call.repeatable,
@@ -142,7 +142,7 @@ class AsyncRunner:
             idempotency_key=call.idempotency_key,
         )
 
-    def _error(self, answer: Answer) -> CallError:
+    def _error(self, answer: HttpAnswer) -> CallError:
         return answer_error(
             answer.status,
             answer.body,

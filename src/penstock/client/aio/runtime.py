@@ -10,15 +10,13 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from penstock.client.errors import TimedOut
-from penstock.client.runtime.driver import RuntimeDriver
+from penstock.client.runtime.driver import Handler, LaneOf, RuntimeDriver
+from penstock.client.runtime.effects import CommitReport, RuntimeFailure
 from penstock.client.runtime.events import Committed, Intent, Ticket
-from penstock.client.runtime.handlers import Handler, LaneOf
 from penstock.client.runtime.hosts import EXIT_S, AsyncHost, AsyncServer
-from penstock.client.runtime.policy import CommitBackpressure, RuntimeLimits
 from penstock.client.runtime.status import RuntimeStatus
-from penstock.client.runtime.telemetry import CommitReport, Failure
 from penstock.client.runtime.transaction import Transaction
-from penstock.client.settings import DEFAULT_URL
+from penstock.client.settings import DEFAULT_URL, CommitBackpressure, RuntimeLimits
 from penstock.client.transports.aio import AsyncSignal
 from penstock.kernel.clock import Clock
 
@@ -158,7 +156,9 @@ class AsyncRuntime:
 
         return register
 
-    def on_error(self, callback: Callable[[Failure], object]) -> Callable[[Failure], object]:
+    def on_error(
+        self, callback: Callable[[RuntimeFailure], object]
+    ) -> Callable[[RuntimeFailure], object]:
         """Call a function with every final failure."""
         self._host.call(lambda: self._driver.on_error(callback))
         return callback

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.client import table_calls as calls
 from penstock.client.aio.runner import AsyncRunner
+from penstock.client.aio.table_watch import AsyncTableWatch
 from penstock.client.calls import arrow_table
 from penstock.client.table_calls import Facts
+from penstock.client.table_watching import TableWatchCore
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,7 +40,7 @@ class AsyncTables:
         return await self._runner.run(calls.put(name, query, options))
 
     async def alter(self, name: str, **options: str) -> Facts:
-        """Change schedule, mode, consistency or description; contents stay."""
+        """Change schedule, mode, consistency, description or publish; contents stay."""
         return await self._runner.run(calls.change(name, "alter", options))
 
     async def drop(self, name: str, *, cascade: bool = False) -> Facts:
@@ -52,6 +54,14 @@ class AsyncTables:
     async def why(self, name: str) -> Facts:
         """Why a table waits."""
         return await self._runner.run(calls.show(name, "why"))
+
+    async def explain(self, name: str) -> Facts:
+        """How a table is brought up to date: operators, strategies, state and delta SQL."""
+        return await self._runner.run(calls.show(name, "explain"))
+
+    async def explain_query(self, query: str) -> Facts:
+        """The same for a query that need not be a table's."""
+        return await self._runner.run(calls.explain_query(query))
 
     async def history(self, name: str, *, limit: int = 100) -> Facts:
         """Refreshes of a table, the newest first."""
@@ -68,6 +78,16 @@ class AsyncTables:
     async def refresh(self, name: str, *, force: bool = False, wait_ms: int = 10_000) -> Facts:
         """Refresh a table and wait this long for it; `done` tells whether it finished."""
         return await self._runner.run(calls.refresh(name, force=force, wait_ms=wait_ms))
+
+    def watch(self, name: str, *, after: str | None = None) -> AsyncTableWatch:
+        """The rows of a table at a snapshot, then the changes behind it: no gap, no overlap.
+
+        `after` is the `position` of an earlier watch: then only what changed behind it. If that
+        cannot be told any more, a `TableReset` says why, and the rows follow anew.
+        """
+        settings = self._runner.settings
+        core = TableWatchCore(name, after, settings.reconnect, self._runner.random)
+        return AsyncTableWatch(core, self._runner)
 
     async def health(self) -> Facts:
         """Whether tables are kept fresh: health, workers, permits, what runs."""

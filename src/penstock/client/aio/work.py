@@ -20,9 +20,8 @@ import msgspec
 from penstock.client import calls
 from penstock.client.aio.runner import AsyncRunner
 from penstock.client.errors import ClientClosed, Disconnected, LeaseLost, NotPenstock, TimedOut
+from penstock.client.event_stream import Frame, FrameParser, Reconnects, stream_error
 from penstock.client.leasing import Lease, Leases
-from penstock.client.reconnecting import Reconnects, stream_error
-from penstock.client.sse import Frame, FrameParser
 from penstock.client.transports.aio import AsyncAttempt, AsyncConnection, AsyncSignal
 from penstock.client.watching import SILENCE_HEARTBEATS
 from penstock.protocol.answers import ClaimedJob
@@ -442,4 +441,4 @@ def _job(frame: Frame) -> ClaimedJob | None:
     try:
         return _JOB.decode(frame.data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise NotPenstock(f"expected a job frame, found {frame.data[:80]!r}") from error
+        raise NotPenstock(f"the server sent a malformed job frame: {frame.data[:80]!r}") from error

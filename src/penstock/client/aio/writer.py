@@ -12,13 +12,14 @@ from typing import Any, Final, Self
 from uuid import uuid4
 
 from penstock.client.aio.runner import AsyncRunner
-from penstock.client.batching import Batch, Batcher, BatchLimits, as_failure
+from penstock.client.batching import Batcher, BatchLimits, WriteBatch, as_failure
 from penstock.client.calls import write_body, write_encoded
 from penstock.client.errors import ClientClosed, OutcomeUnknown, TimedOut
-from penstock.client.records import Record, decode_record, encode_record
+from penstock.client.records import decode_record, encode_record
 from penstock.client.transports.aio import AsyncAttempt, AsyncSignal, at_exit, is_cancellation
 from penstock.client.transports.connecting import closed_error
 from penstock.protocol.answers import Written
+from penstock.protocol.requests import Record
 
 IDLE_S: Final = 1.0
 """How long the pump waits for records before it ends. The next record starts a new one."""
@@ -183,7 +184,7 @@ class AsyncWriter:
         finally:
             self._moved.tell()
 
-    async def _next(self) -> Batch | None:
+    async def _next(self) -> WriteBatch | None:
         """The next batch when it is due; None if the writer is closed, or was idle for a while."""
         idle_until_s = monotonic() + IDLE_S
         while True:
@@ -212,7 +213,7 @@ class AsyncWriter:
                 return
             await self._came.changed(seen, left_s)
 
-    async def _write(self, batch: Batch) -> Written:
+    async def _write(self, batch: WriteBatch) -> Written:
         key = batch.idempotency_key
         records = b"[%b]" % b",".join(batch.records)
         body = write_body(records, idempotency_key=key, **self._fields)

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from random import Random
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 from uuid import uuid4
 
 from penstock.client import calls, space_calls
 from penstock.client.batching import BatchLimits
 from penstock.client.blocking.runner import Runner
 from penstock.client.blocking.tables import Tables
-from penstock.client.blocking.watch import Watch, WatchFlow
+from penstock.client.blocking.watch import Watch
 from penstock.client.blocking.work import Work, WorkFlow
 from penstock.client.blocking.writer import Writer
 from penstock.client.calls import AUTO_KEY, Jobs, arrow_table
@@ -22,9 +22,10 @@ from penstock.client.retry import OnTrouble
 from penstock.client.settings import DEFAULT_URL, ClientSettings
 from penstock.client.transports.blocking import Transport
 from penstock.client.watching import Position, WatchCore, WatchOptions, starts_of
-from penstock.commits.model import Commit
 from penstock.kernel.units import MIB
 from penstock.protocol import answers
+from penstock.protocol.commits import Commit
+from penstock.protocol.requests import RouterBody
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -149,7 +150,7 @@ class Client:
         node: str | None = None,
         idempotency_key: str | None = AUTO_KEY,
         create: bool | None = None,
-    ) -> list[answers.Written]:
+    ) -> list[answers.TopicWritten]:
         """Append to several topics of one partition in one commit: all or none."""
         key = _key(idempotency_key)
         call = calls.write_many(writes, idempotency_key=key, node=node, create=create)
@@ -318,7 +319,7 @@ class Client:
 
     def entity_history(
         self, space: str, entity: str, *, after_seq: int = 0, page_size: int = 1_000
-    ) -> Iterator[space_calls.HistoryRow]:
+    ) -> Iterator[answers.EntityCommit]:
         """The commits that wrote an entity, oldest first, as far as their records are retained."""
         first = space_calls.entity_history(space, entity, after_seq=after_seq, limit=page_size)
         following = partial(space_calls.after_history, space=space, entity=entity, limit=page_size)
@@ -340,17 +341,17 @@ class Client:
         guarantee: str = "at_least_once",
     ) -> answers.RouterPut:
         """Forward the records of one topic to another, from now on."""
-        fields = {
-            "source": source,
-            "dest": dest,
-            "preserve_node": preserve_node,
-            "preserve_tag": preserve_tag,
-            "create_dest": create_dest,
-            "filter": filter,
-            "allow_cycle": allow_cycle,
-            "guarantee": guarantee,
-        }
-        return self._runner.run(calls.put_router(router, fields))
+        body = RouterBody(
+            source=source,
+            dest=dest,
+            preserve_node=preserve_node,
+            preserve_tag=preserve_tag,
+            create_dest=create_dest,
+            filter=filter,
+            allow_cycle=allow_cycle,
+            guarantee=cast(Any, guarantee),  # another value is the server's to refuse
+        )
+        return self._runner.run(calls.put_router(router, body))
 
     def get_router(self, router: str) -> answers.RouterState:
         """A router and how many records it has forwarded."""
@@ -455,7 +456,7 @@ class Client:
         )
         starts = starts_of(topics, tail=tail)
         core = WatchCore(starts, options, self.settings.reconnect, self._runner.random)
-        return Watch(WatchFlow(core, self._runner))
+        return Watch(core, self._runner)
 
     # Server
 

@@ -9,12 +9,12 @@ from random import Random
 from time import monotonic
 from typing import TypeVar
 
-from penstock.client.calls import Call
+from penstock.client.calls import ApiCall
 from penstock.client.errors import ClientClosed, answer_error
 from penstock.client.retry import OnTrouble, Tries
 from penstock.client.settings import ClientSettings
 from penstock.client.transports.blocking import Connection, Transport
-from penstock.client.wire import Answer, HttpRequest
+from penstock.client.wire import HttpAnswer, HttpRequest
 from penstock.kernel.clock import Clock
 from penstock.kernel.system import SystemClock
 from penstock.protocol.errors import CallError
@@ -58,7 +58,7 @@ class Runner:
             clock=self._clock,
         )
 
-    def run(self, call: Call[T]) -> T:
+    def run(self, call: ApiCall[T]) -> T:
         """The answer to a call, after as many tries as necessary within its deadline."""
         began_s = monotonic()
         wait_s = call.wait_ms / 1_000
@@ -94,12 +94,12 @@ class Runner:
             tries.failed(closed, elapsed_ms=elapsed_ms, random=self.random)
             raise tries.verdict() from closed
 
-    def pages(self, first: Call[P], following: Callable[[P], Call[P] | None]) -> Iterator[P]:
+    def pages(self, first: ApiCall[P], following: Callable[[P], ApiCall[P] | None]) -> Iterator[P]:
         """Pages, each fetched when the caller reaches it.
 
         `following` makes the call for the page after the given one; None after the last.
         """
-        call: Call[P] | None = first
+        call: ApiCall[P] | None = first
         while call is not None:
             page = self.run(call)
             yield page
@@ -107,8 +107,8 @@ class Runner:
 
     def rows(
         self,
-        first: Call[P],
-        following: Callable[[P], Call[P] | None],
+        first: ApiCall[P],
+        following: Callable[[P], ApiCall[P] | None],
         rows_of: Callable[[P], Iterable[T]],
     ) -> Iterator[T]:
         """The rows of pages, one after the other."""
@@ -119,11 +119,11 @@ class Runner:
         """Open a stream; raises a refusal. Tried once: a stream has its own reconnect logic."""
         deadline_s = monotonic() + self.settings.timeout_s
         opened = self.transport.stream(request, deadline_s)
-        if isinstance(opened, Answer):
+        if isinstance(opened, HttpAnswer):
             raise self._error(opened)
         return opened
 
-    def _limit_s(self, call: Call[T]) -> float:
+    def _limit_s(self, call: ApiCall[T]) -> float:
         """How long a call may take."""
         return self.settings.timeout_s + (0.0 if self._is_strict else call.wait_ms / 1_000)
 
@@ -132,7 +132,7 @@ class Runner:
         if self.on_trouble is not None:
             self.on_trouble(None if trouble is None else trouble.message)
 
-    def _tries(self, call: Call[T]) -> Tries:
+    def _tries(self, call: ApiCall[T]) -> Tries:
         return Tries(
             self.settings.retry,
             repeatable=call.repeatable,
@@ -140,7 +140,7 @@ class Runner:
             idempotency_key=call.idempotency_key,
         )
 
-    def _error(self, answer: Answer) -> CallError:
+    def _error(self, answer: HttpAnswer) -> CallError:
         return answer_error(
             answer.status,
             answer.body,

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.client import table_calls as calls
 from penstock.client.blocking.runner import Runner
+from penstock.client.blocking.table_watch import TableWatch
 from penstock.client.calls import arrow_table
 from penstock.client.table_calls import Facts
+from penstock.client.table_watching import TableWatchCore
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,7 +41,7 @@ class Tables:
         return self._runner.run(calls.put(name, query, options))
 
     def alter(self, name: str, **options: str) -> Facts:
-        """Change schedule, mode, consistency or description; contents stay."""
+        """Change schedule, mode, consistency, description or publish; contents stay."""
         return self._runner.run(calls.change(name, "alter", options))
 
     def drop(self, name: str, *, cascade: bool = False) -> Facts:
@@ -53,6 +55,14 @@ class Tables:
     def why(self, name: str) -> Facts:
         """Why a table waits."""
         return self._runner.run(calls.show(name, "why"))
+
+    def explain(self, name: str) -> Facts:
+        """How a table is brought up to date: operators, strategies, state and delta SQL."""
+        return self._runner.run(calls.show(name, "explain"))
+
+    def explain_query(self, query: str) -> Facts:
+        """The same for a query that need not be a table's."""
+        return self._runner.run(calls.explain_query(query))
 
     def history(self, name: str, *, limit: int = 100) -> Facts:
         """Refreshes of a table, the newest first."""
@@ -69,6 +79,16 @@ class Tables:
     def refresh(self, name: str, *, force: bool = False, wait_ms: int = 10_000) -> Facts:
         """Refresh a table and wait this long for it; `done` tells whether it finished."""
         return self._runner.run(calls.refresh(name, force=force, wait_ms=wait_ms))
+
+    def watch(self, name: str, *, after: str | None = None) -> TableWatch:
+        """The rows of a table at a snapshot, then the changes behind it: no gap, no overlap.
+
+        `after` is the `position` of an earlier watch: then only what changed behind it. If that
+        cannot be told any more, a `TableReset` says why, and the rows follow anew.
+        """
+        settings = self._runner.settings
+        core = TableWatchCore(name, after, settings.reconnect, self._runner.random)
+        return TableWatch(core, self._runner)
 
     def health(self) -> Facts:
         """Whether tables are kept fresh: health, workers, permits, what runs."""

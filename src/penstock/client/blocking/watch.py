@@ -7,22 +7,25 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from math import inf
 from time import monotonic
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 from penstock.client import calls
 from penstock.client.blocking.runner import Runner
 from penstock.client.errors import TimedOut
-from penstock.client.sse import Frame, FrameParser
+from penstock.client.event_stream import Frame, FrameParser
 from penstock.client.transports.blocking import Attempt, Connection
-from penstock.client.watching import Create, Open, Pause, Position, Stop, WatchCore
+from penstock.client.watching import Create, Open, Pause, Position, Step, Stop, WatchCore
+from penstock.client.wire import HttpRequest
 from penstock.protocol.errors import CallError, ServerUnavailable
 from penstock.protocol.events import WatchEvent
 
+E = TypeVar("E")
+E_co = TypeVar("E_co", covariant=True)
 T = TypeVar("T")
 
 
@@ -32,8 +35,9 @@ class Watch:
     Another thread may close it: the iteration then ends.
     """
 
-    def __init__(self, flow: WatchFlow) -> None:
-        self._flow = flow
+    def __init__(self, core: WatchCore, runner: Runner) -> None:
+        self._core = core
+        self._flow = WatchFlow(core, runner)
 
     @property
     def positions(self) -> Mapping[str, Position]:
@@ -41,17 +45,17 @@ class Watch:
 
         A program can save them and pass them to `watch` later, to continue from there.
         """
-        return dict(self._flow.core.positions)
+        return dict(self._core.positions)
 
     @property
     def reconnects(self) -> int:
         """How often the connection was lost so far."""
-        return self._flow.core.reconnects
+        return self._core.reconnects
 
     @property
     def trouble(self) -> str | None:
         """Why there is no connection now; None while there is one."""
-        return self._flow.core.trouble
+        return self._core.trouble
 
     def __iter__(self) -> Iterator[WatchEvent]:
         return self
@@ -79,13 +83,55 @@ class Watch:
         self._flow.close()
 
 
-class WatchFlow:
+class StreamCore(Protocol[E_co]):
+    """Decides what a watch does: of topics, or of a table."""
+
+    @property
+    def silence_ms(self) -> float:
+        """Silence after which the connection counts as dead."""
+        ...
+
+    @property
+    def trouble(self) -> str | None:
+        """Why there is no stream now, or None."""
+        ...
+
+    def next_step(self) -> Step:
+        """What to do next."""
+        ...
+
+    def stream_request(self, step: Open, /) -> HttpRequest:
+        """The request that opens the stream."""
+        ...
+
+    def created(self, answer: Mapping[str, Any], /) -> Iterable[E_co]:
+        """The session was created."""
+        ...
+
+    def opened(self) -> None:
+        """The stream was opened."""
+        ...
+
+    def heard(self) -> None:
+        """The stream works."""
+        ...
+
+    def frame(self, frame: Frame) -> E_co | None:
+        """A frame arrived."""
+        ...
+
+    def ended(self, now_ms: float, error: CallError | None = None) -> None:
+        """The stream, or the try to open one, ended."""
+        ...
+
+
+class WatchFlow(Generic[E]):
     """Returns the events of a watch, one at a time, across any number of connections.
 
     Any wait may end early, by a deadline or by a cancellation, without losing received data.
     """
 
-    def __init__(self, core: WatchCore, runner: Runner) -> None:
+    def __init__(self, core: StreamCore[E], runner: Runner) -> None:
         self.core = core
         self.ended = False
         self._runner = runner
@@ -93,11 +139,11 @@ class WatchFlow:
         self._stream: Connection | None = None
         self._parser = FrameParser()
         self._frames: deque[Frame] = deque()
-        self._events: deque[WatchEvent] = deque()
+        self._events: deque[E] = deque()
         self._heard_s = 0.0
         self._rest_until_s = 0.0
 
-    def next(self, deadline_s: float = inf) -> WatchEvent | None:
+    def next(self, deadline_s: float = inf) -> E | None:
         """The next event; None when it has `ended`, or if none came before the deadline."""
         while not self.ended:
             event = self._take()
@@ -117,7 +163,7 @@ class WatchFlow:
         self.ended = True
         self._drop()
 
-    def _take(self) -> WatchEvent | None:
+    def _take(self) -> E | None:
         """The next received event. Cursors move here, when an event is returned."""
         while self._frames and not self._events:
             try:
@@ -190,7 +236,7 @@ class WatchFlow:
 
     def _open(self, step: Open, deadline_s: float) -> bool:
         """Open the stream of a session; False if the deadline comes first."""
-        request = calls.watch_request(step.wid)
+        request = self.core.stream_request(step)
         stream = self._pending.answer(
             partial(self._runner.open, request), deadline_s, self._is_ended
         )

@@ -12,14 +12,15 @@ from types import TracebackType
 from typing import Any, Final, Self
 from uuid import uuid4
 
-from penstock.client.batching import Batch, Batcher, BatchLimits, as_failure
+from penstock.client.batching import Batcher, BatchLimits, WriteBatch, as_failure
 from penstock.client.blocking.runner import Runner
 from penstock.client.calls import write_body, write_encoded
 from penstock.client.errors import ClientClosed, OutcomeUnknown, TimedOut
-from penstock.client.records import Record, decode_record, encode_record
+from penstock.client.records import decode_record, encode_record
 from penstock.client.transports.blocking import Attempt, Signal, at_exit, is_cancellation
 from penstock.client.transports.connecting import closed_error
 from penstock.protocol.answers import Written
+from penstock.protocol.requests import Record
 
 IDLE_S: Final = 1.0
 """How long the pump waits for records before it ends. The next record starts a new one."""
@@ -186,7 +187,7 @@ class Writer:
         finally:
             self._moved.tell()
 
-    def _next(self) -> Batch | None:
+    def _next(self) -> WriteBatch | None:
         """The next batch when it is due; None if the writer is closed, or was idle for a while."""
         idle_until_s = monotonic() + IDLE_S
         while True:
@@ -215,7 +216,7 @@ class Writer:
                 return
             self._came.changed(seen, left_s)
 
-    def _write(self, batch: Batch) -> Written:
+    def _write(self, batch: WriteBatch) -> Written:
         key = batch.idempotency_key
         records = b"[%b]" % b",".join(batch.records)
         body = write_body(records, idempotency_key=key, **self._fields)

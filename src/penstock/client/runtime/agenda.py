@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
 
-from penstock.client.runtime.lanes import Entry, Lane, State
+from penstock.client.runtime.events import Event
+from penstock.client.runtime.lanes import Entry, EntryState, Lane, Lanes
 from penstock.client.runtime.replica import Touch
 from penstock.client.runtime.transaction import Transaction
 
@@ -57,12 +58,15 @@ class Agenda:
         return lane
 
     def clear(self) -> None:
-        """Clear the agenda."""
+        """Process none of the woken lanes; timers that are set still ring, for empty lanes."""
         self._stirred.clear()
 
 
 class Readers:
-    """Entries that a change of state may wake (ready, parked or patient), and their reads."""
+    """Entries that a change of state may wake, and their reads.
+
+    They are ready, parked, or queued behind a layer.
+    """
 
     __slots__ = ("_by_entity", "_waiting")
 
@@ -74,7 +78,7 @@ class Readers:
     def __contains__(self, entry: Entry) -> bool:
         return entry in self._waiting
 
-    def in_state(self, state: State) -> list[Entry]:
+    def in_state(self, state: EntryState) -> list[Entry]:
         """The entries that wait in a state."""
         return [entry for entry in self._waiting if entry.state is state]
 
@@ -133,3 +137,48 @@ class Derivation:
             return False
         self.stale = True
         return True
+
+
+class Derivations:
+    """Every derivation of a runtime; a stale one has one entry, in a lane of its own."""
+
+    __slots__ = ("_agenda", "_by_name", "_lanes")
+
+    def __init__(self, lanes: Lanes, agenda: Agenda) -> None:
+        self._by_name: dict[str, Derivation] = {}
+        self._lanes = lanes
+        self._agenda = agenda
+
+    def add(self, derivation: Derivation) -> None:
+        """Keep a derivation up to date from now on; one of the same name is replaced."""
+        self._by_name[derivation.name] = derivation
+        self.arm(derivation)
+
+    def arm(self, derivation: Derivation) -> None:
+        """Give a derivation an entry in its lane if it is stale, at most one."""
+        lane = self._lanes.lane(derivation.name, "derive")
+        if derivation.stale and not lane.entries:
+            event = Event(id="", type=f"derive {derivation.name}", lane=lane.key)
+            self._lanes.add(Entry(event, lane, derivation=derivation))
+        self._agenda.stir(lane)
+
+    def notice(self, touched: list[Touch], layer: int | None) -> None:
+        """Entities changed, by a layer if that is known: what has read them must run again."""
+        for derivation in self._by_name.values():
+            if derivation.notice(touched, layer):
+                self.arm(derivation)
+
+    def start_over(self) -> None:
+        """All state was replaced: each must run again."""
+        for derivation in self._by_name.values():
+            derivation.stale = True
+            self.arm(derivation)
+
+    def layer_gone(self, layer: int) -> None:
+        """A layer is part of the replica now."""
+        for derivation in self._by_name.values():
+            derivation.own.discard(layer)
+
+    def clear(self) -> None:
+        """Keep none of them up to date any more."""
+        self._by_name.clear()

@@ -1,17 +1,18 @@
-"""Commits: their numbers, those in flight, and the errors that an event can end with."""
+"""Commits: their numbers, those in flight, their delays, reports and final errors."""
 
 from __future__ import annotations
 
-from typing import Final
+from random import Random
+from typing import Any, Final
 
-from penstock.client.errors import OutcomeUnknown
-from penstock.client.runtime.errors import CommitConvergenceError, HandlerFailed
+from penstock.client.errors import CommitConvergenceError, HandlerFailed, OutcomeUnknown
+from penstock.client.runtime.effects import CommitReport, Outcome
 from penstock.client.runtime.events import Event
 from penstock.client.runtime.lanes import Entry, Lane
 from penstock.client.runtime.layers import Layer, View
-from penstock.client.runtime.policy import CommitBackpressure
 from penstock.client.runtime.transaction import Transaction
-from penstock.commits.model import Commit, Origin, PendingRead, Precondition, Read
+from penstock.client.settings import CommitBackpressure
+from penstock.protocol.commits import Commit, CommitRead, Origin, PendingRead, Precondition
 from penstock.protocol.errors import CallError
 
 NUMBERS_MAX: Final = 128
@@ -96,7 +97,7 @@ def make_commit(entry: Entry, session: str, view: View, *, origin: Origin | None
     """
     transaction, layer = entry.transaction, entry.layer
     if transaction is None or layer is None or layer.local_seq is None:
-        raise ValueError(f"expected an entry that ran and has a number, found {entry!r}")
+        raise ValueError(f"{entry!r} has not run, or has no number yet")
     seq = view.replica.seq
     preconditions = []
     event_id = entry.event.id or None
@@ -109,7 +110,8 @@ def make_commit(entry: Entry, session: str, view: View, *, origin: Origin | None
         local_seq=layer.local_seq,
         writes=layer.writes,
         reads=tuple(
-            Read(looked.entity, seq, looked.pointer, looked.shallow) for looked in transaction.reads
+            CommitRead(looked.entity, seq, looked.pointer, looked.shallow)
+            for looked in transaction.reads
         ),
         pending_reads=_pending_reads(transaction, view),
         preconditions=tuple(preconditions),
@@ -125,6 +127,39 @@ def _pending_reads(transaction: Transaction, view: View) -> tuple[PendingRead, .
             if layer is not None and layer.local_seq is not None:
                 found.add((layer.local_seq, looked.entity))
     return tuple(PendingRead(number, entity) for number, entity in sorted(found))
+
+
+def conflict_delay_ms(
+    entry: Entry, policy: CommitBackpressure, now_ms: float, random: Random, *, is_behind: bool
+) -> float | None:
+    """How long an entry waits after a conflict; None if its time is up.
+
+    A derivation waits for as long as necessary, and not at all for a change that the replica does
+    not have yet (`is_behind`), which arrives by itself.
+    """
+    if entry.derivation is not None:
+        return 0.0 if is_behind else policy.nominal_ms(entry.conflicts)
+    if not entry.retries:
+        return None
+    elapsed_ms = now_ms - entry.first_conflict_ms
+    return policy.next_ms(entry.conflicts, elapsed_ms=elapsed_ms, random=random)
+
+
+def commit_report(
+    entry: Entry, session: str, outcome: Outcome, now_ms: float, **facts: Any
+) -> CommitReport:
+    """What happened to the commit of an entry."""
+    return CommitReport(
+        event_id=entry.event.id or None,
+        event_type=entry.event.type,
+        lane=entry.event.lane,
+        session=session,
+        local_seq=entry.local_seq or 0,
+        outcome=outcome,
+        retry_attempt=entry.conflicts,
+        elapsed_ms=now_ms - entry.first_conflict_ms if entry.conflicts else 0.0,
+        **facts,
+    )
 
 
 def convergence_error(

@@ -12,32 +12,44 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from random import Random
 from typing import Any
 
-from penstock.client.errors import ClientClosed, OutcomeUnknown
-from penstock.client.runtime.agenda import Agenda, Derivation, Readers
+from penstock.client.errors import (
+    BacklogFull,
+    ChangedLocally,
+    ClientClosed,
+    OriginFailed,
+    OutcomeUnknown,
+    Superseded,
+)
+from penstock.client.runtime.agenda import Agenda, Derivation, Derivations, Readers
 from penstock.client.runtime.committing import (
     InFlight,
+    commit_report,
+    conflict_delay_ms,
     convergence_error,
     handler_error,
     unknown_error,
 )
-from penstock.client.runtime.effects import Effect, Fail, Report, Run, Tell, Transmit
-from penstock.client.runtime.errors import BacklogFull, ChangedLocally, OriginFailed, Superseded
-from penstock.client.runtime.events import Committed, Event, Intent, Ticket
-from penstock.client.runtime.lanes import WAITING, Entry, Lane, Lanes, State
-from penstock.client.runtime.layers import Layer, View
-from penstock.client.runtime.policy import CommitBackpressure, RuntimeLimits
-from penstock.client.runtime.replica import Change, Replica, Touch, Version
-from penstock.client.runtime.telemetry import (
-    CommitReport,
-    Failure,
+from penstock.client.runtime.effects import (
+    CommitVerdict,
+    Effect,
+    Fail,
     Outcome,
+    Report,
+    Run,
+    RuntimeFailure,
+    Tell,
     Terminal,
-    Verdict,
+    Transmit,
     verdict_of,
 )
+from penstock.client.runtime.events import Committed, Event, Intent, Ticket
+from penstock.client.runtime.lanes import WAITING, Entry, EntryState, Lane, Lanes
+from penstock.client.runtime.layers import Layer, View
+from penstock.client.runtime.replica import Change, EntityVersion, Replica, Touch
 from penstock.client.runtime.transaction import Transaction
-from penstock.commits.model import Origin
-from penstock.commits.paths import ROOT
+from penstock.client.settings import CommitBackpressure, RuntimeLimits
+from penstock.commits.model import ROOT
+from penstock.protocol.commits import Origin
 from penstock.protocol.errors import CallError, Forbidden, Unauthorized
 
 
@@ -67,7 +79,7 @@ class RuntimeCore:
         self._agenda = Agenda()
         self._readers = Readers()
         self._flights = InFlight(session)
-        self._derivations: dict[str, Derivation] = {}
+        self._derivations = Derivations(self.lanes, self._agenda)
         self._effects: list[Effect] = []
         self._event_count = 0
         self._layer_count = 0
@@ -107,15 +119,14 @@ class RuntimeCore:
     ) -> list[Effect]:
         """Keep a derivation up to date from now on."""
         self._now_ms = now_ms
-        self._derivations[name] = Derivation(name, function)
-        self._arm(self._derivations[name])
+        self._derivations.add(Derivation(name, function))
         return self._go_on()
 
     def ran(self, entry: Entry, error: Exception | None, now_ms: float) -> list[Effect]:
         """A handler has finished."""
         self._now_ms = now_ms
         transaction = entry.transaction
-        if entry.state is State.RUNNING and transaction is not None:
+        if entry.state is EntryState.RUNNING and transaction is not None:
             transaction.close()
             if any(before.state in WAITING for before in entry.lane.before(entry)):
                 self._unwind(entry)  # an earlier one was rolled back before this one ran
@@ -140,13 +151,13 @@ class RuntimeCore:
         entry = self._flights.get(local_seq)
         if entry is not None:
             match verdict_of(error):
-                case Verdict.RETRY:
+                case CommitVerdict.RETRY:
                     self._conflict(entry, error)
-                case Verdict.PERMANENT:
+                case CommitVerdict.PERMANENT:
                     self._refuse(entry, error, "permanent")
-                case Verdict.RULE:
+                case CommitVerdict.RULE:
                     self._refuse(entry, error, "rule")
-                case Verdict.RESEND:
+                case CommitVerdict.RESEND:
                     self._lose(entry, error)
         return self._go_on()
 
@@ -159,18 +170,17 @@ class RuntimeCore:
                 continue
             own = self._merge(change) if change.session == self.session else None
             for entry in self._readers.of(touched):
-                if _is_stale(entry, touched, own):
+                if entry.is_outdated(touched, own):
                     self._outdated(entry, touched)
-            self._notice(touched, own)
+            self._derivations.notice(touched, own)
             if own is not None:
-                for derivation in self._derivations.values():
-                    derivation.own.discard(own)
-        for entry in self._readers.in_state(State.PARKED):
+                self._derivations.layer_gone(own)
+        for entry in self._readers.in_state(EntryState.PARKED):
             self._agenda.stir(entry.lane)
         return self._go_on()
 
     def listed(
-        self, versions: Mapping[str, Version], head: int, epoch: int | None, now_ms: float
+        self, versions: Mapping[str, EntityVersion], head: int, epoch: int | None, now_ms: float
     ) -> list[Effect]:
         """Replace all known state with a listing of all entities as of a commit."""
         self._now_ms = now_ms
@@ -179,12 +189,10 @@ class RuntimeCore:
         for layer in list(self.view.layers()):
             if layer.seq is not None and (another or layer.seq <= head):
                 self._drop_layer(layer)
-        for entry in self._readers.in_state(State.READY):
-            if entry.state is State.READY:  # it may have been unwound with an earlier one
+        for entry in self._readers.in_state(EntryState.READY):
+            if entry.state is EntryState.READY:  # it may have been unwound with an earlier one
                 self._unwind(entry)
-        for derivation in self._derivations.values():
-            derivation.stale = True
-            self._arm(derivation)
+        self._derivations.start_over()
         for lane in self.lanes:
             self._agenda.stir(lane)
         return self._go_on()
@@ -200,10 +208,10 @@ class RuntimeCore:
         self._now_ms = now_ms
         self._derivations.clear()
         for entry in list(self.lanes.entries()):
-            if entry.state is State.ENDED:
+            if entry.state is EntryState.ENDED:
                 continue
             text = f"the runtime was closed before event {entry.event.id!r} ended"
-            sent = entry.state is State.FLYING
+            sent = entry.state is EntryState.FLYING
             self._fail(entry, OutcomeUnknown(text) if sent else ClientClosed(text))
         self._agenda.clear()
         return self._go_on()
@@ -224,7 +232,7 @@ class RuntimeCore:
         except BacklogFull as error:
             ticket = Ticket(event.id, event.type, event.lane)
             ticket.settle(error)
-            self._effects += [Tell(ticket), Fail(Failure(error, event))]
+            self._effects += [Tell(ticket), Fail(RuntimeFailure(error, event))]
         if ticket is not None:
             return ticket
         entry = Entry(
@@ -261,20 +269,20 @@ class RuntimeCore:
                 if self._may_run(entry, index):
                     self._run(entry)
                 return
-            if entry.state is State.READY and index == 0 and self._may_leave(entry):
+            if entry.state is EntryState.READY and index == 0 and self._may_leave(entry):
                 self._leave(entry)
-            elif entry.state is State.FLYING:
+            elif entry.state is EntryState.FLYING:
                 self._resend(entry)
             if entry.conflicts:
                 return  # it blocks those behind it until it completes
 
     def _may_run(self, entry: Entry, index: int) -> bool:
-        if entry.state is State.PARKED:
+        if entry.state is EntryState.PARKED:
             if self._now_ms < entry.not_before_ms:
                 return False
             is_fresh = self.replica.seq >= entry.catch_up_seq
             return is_fresh or self._now_ms >= entry.catch_up_until_ms
-        if entry.state is State.RUNNING:
+        if entry.state is EntryState.RUNNING:
             return False
         if entry.after is None:
             return True
@@ -282,14 +290,14 @@ class RuntimeCore:
 
     def _run(self, entry: Entry) -> None:
         self._readers.remove(entry)
-        entry.state = State.RUNNING
+        entry.state = EntryState.RUNNING
         entry.transaction = Transaction(self.view, self._lane_of)
         if entry.derivation is not None:
             entry.derivation.stale = False
         self._effects.append(Run(entry))
 
     def _ran_well(self, entry: Entry, transaction: Transaction) -> None:
-        entry.state = State.READY
+        entry.state = EntryState.READY
         entry.after = None
         self._readers.add_reads(entry, transaction)
         derivation = entry.derivation
@@ -302,7 +310,7 @@ class RuntimeCore:
             entry.layer = Layer(self._layer_count, tuple(transaction.writes))
             if derivation is not None:
                 derivation.own.add(entry.layer.id)
-            self._notice(self.view.push(entry.layer), entry.layer.id)
+            self._derivations.notice(self.view.push(entry.layer), entry.layer.id)
         for number, intent in enumerate(transaction.sent, 1):
             self._place(intent, entry, f"{entry.event.id}/{number}")
         entry.ticket.children = tuple(child.ticket for child in entry.children)
@@ -317,7 +325,7 @@ class RuntimeCore:
             self._end(entry, handler_error(entry.event, error))
             return
         # What it failed on may be rolled back: only a failure on confirmed state is final.
-        entry.state = State.QUEUED
+        entry.state = EntryState.QUEUED
         entry.after = stands_on
         entry.clear_attempt()
         self._readers.add(entry)
@@ -359,7 +367,7 @@ class RuntimeCore:
             self._finish(entry, None, None)
             return
         entry.commit = self._flights.depart(entry, layer, self.view)
-        entry.state = State.FLYING
+        entry.state = EntryState.FLYING
         self._effects.append(Transmit(entry.commit))
 
     def _resend(self, entry: Entry) -> None:
@@ -408,7 +416,10 @@ class RuntimeCore:
         entry.last_error = error
         current = error.detail.get("current")
         entry.catch_up_seq = current if isinstance(current, int) else 0
-        delay_ms = self._delay_ms(entry)
+        is_behind = entry.catch_up_seq > self.replica.seq
+        delay_ms = conflict_delay_ms(
+            entry, self.policy, self._now_ms, self._random, is_behind=is_behind
+        )
         outcome: Outcome = "changed_locally" if isinstance(error, ChangedLocally) else "conflict"
         if delay_ms is None:
             self._report(entry, outcome, terminal="convergence", error=str(error))
@@ -416,24 +427,14 @@ class RuntimeCore:
             return
         self._report(entry, outcome, backoff_ms=delay_ms, error=str(error))
         self._revert(entry, None)
-        entry.state = State.PARKED
+        entry.state = EntryState.PARKED
         entry.not_before_ms = self._now_ms + delay_ms
         entry.catch_up_until_ms = self._now_ms + max(delay_ms, self.policy.cap_ms)
         self._readers.add(entry)
         self._agenda.alarm(entry.not_before_ms, entry.lane)
-        if entry.catch_up_seq > self.replica.seq:
+        if is_behind:
             self._agenda.alarm(entry.catch_up_until_ms, entry.lane)
         self._agenda.stir(entry.lane)
-
-    def _delay_ms(self, entry: Entry) -> float | None:
-        elapsed_ms = self._now_ms - entry.first_conflict_ms
-        if entry.derivation is not None:
-            if entry.catch_up_seq > self.replica.seq:
-                return 0.0  # what it waits for will arrive by itself
-            return self.policy.nominal_ms(entry.conflicts)
-        if not entry.retries:
-            return None
-        return self.policy.next_ms(entry.conflicts, elapsed_ms=elapsed_ms, random=self._random)
 
     def _refuse(self, entry: Entry, error: CallError, terminal: Terminal) -> None:
         if entry.seen_seq is not None:
@@ -474,31 +475,20 @@ class RuntimeCore:
         """The entry is finished: advance its lane, and report the outcome."""
         self._flights.answered(entry.local_seq)
         self._readers.remove(entry)
-        entry.state = State.ENDED
+        entry.state = EntryState.ENDED
         self.lanes.remove(entry)
         self._agenda.stir(entry.lane)
         if entry.derivation is not None:
             if isinstance(outcome, Exception):
                 source = f"derive {entry.derivation.name}"
-                self._effects.append(Fail(Failure(outcome, None, source)))
-            self._rearm(entry.derivation)
+                self._effects.append(Fail(RuntimeFailure(outcome, None, source)))
+            if entry.derivation.stale:
+                self._derivations.arm(entry.derivation)
             return
         entry.ticket.settle(outcome)
         self._effects.append(Tell(entry.ticket))
         if isinstance(outcome, Exception) and not isinstance(outcome, Superseded):
-            self._effects.append(Fail(Failure(outcome, entry.event)))
-
-    def _arm(self, derivation: Derivation) -> None:
-        """Give a stale derivation an entry in its lane, at most one."""
-        lane = self.lanes.lane(derivation.name, "derive")
-        if derivation.stale and not lane.entries:
-            event = Event(id="", type=f"derive {derivation.name}", lane=lane.key)
-            self.lanes.add(Entry(event, lane, derivation=derivation))
-        self._agenda.stir(lane)
-
-    def _rearm(self, derivation: Derivation) -> None:
-        if derivation.stale:
-            self._arm(derivation)
+            self._effects.append(Fail(RuntimeFailure(outcome, entry.event)))
 
     # Rolling back
 
@@ -531,11 +521,11 @@ class RuntimeCore:
             transaction = other.transaction
             if transaction is not None and transaction.has_read(layer.id, entities):
                 self._outdated(other, touched)
-        self._notice(touched, None)
+        self._derivations.notice(touched, None)
 
     def _drop(self, child: Entry, failure: Exception | None) -> None:
         """Drop an event whose origin's run was undone."""
-        if child.state is State.ENDED:
+        if child.state is EntryState.ENDED:
             return
         text = f"event {child.event.id!r}: the event that sent it "
         if failure is None:
@@ -550,7 +540,7 @@ class RuntimeCore:
         """Make an entry that ran ahead run again in its turn; this is not a conflict."""
         self._unwind_behind(entry)
         self._revert(entry, None)
-        entry.state = State.QUEUED
+        entry.state = EntryState.QUEUED
         self._agenda.stir(entry.lane)
 
     def _unwind_behind(self, entry: Entry) -> None:
@@ -560,13 +550,13 @@ class RuntimeCore:
         other.
         """
         for behind in reversed(entry.lane.behind(entry)):
-            if behind.state is State.READY:
+            if behind.state is EntryState.READY:
                 self._revert(behind, None)
-                behind.state = State.QUEUED
+                behind.state = EntryState.QUEUED
 
     def _outdated(self, entry: Entry, touched: list[Touch]) -> None:
         """What a ready entry has read has changed."""
-        if entry not in self._readers or entry.state is not State.READY:
+        if entry not in self._readers or entry.state is not EntryState.READY:
             return  # it was unwound with another
         if not entry.is_first:
             self._unwind(entry)
@@ -591,31 +581,6 @@ class RuntimeCore:
                 self._accept(entry, change.seq, None)
         return None if layer is None else layer.id
 
-    def _notice(self, touched: list[Touch], layer: int | None) -> None:
-        for derivation in self._derivations.values():
-            if derivation.notice(touched, layer):
-                self._arm(derivation)
-
     def _report(self, entry: Entry, outcome: Outcome, **facts: Any) -> None:
-        elapsed_ms = self._now_ms - entry.first_conflict_ms if entry.conflicts else 0.0
-        report = CommitReport(
-            event_id=entry.event.id or None,
-            event_type=entry.event.type,
-            lane=entry.event.lane,
-            session=self.session,
-            local_seq=entry.local_seq or 0,
-            outcome=outcome,
-            retry_attempt=entry.conflicts,
-            elapsed_ms=elapsed_ms,
-            **facts,
-        )
+        report = commit_report(entry, self.session, outcome, self._now_ms, **facts)
         self._effects.append(Report(report))
-
-
-def _is_stale(entry: Entry, touched: list[Touch], own: int | None) -> bool:
-    transaction = entry.transaction
-    return (
-        entry.state is State.READY
-        and transaction is not None
-        and transaction.is_touched(touched, own)
-    )

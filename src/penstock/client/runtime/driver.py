@@ -1,4 +1,4 @@
-"""Drives a runtime's core in one event loop: carries out its effects, feeds it events."""
+"""Drives a runtime's core in one event loop: runs handlers, carries out effects, feeds events."""
 
 from __future__ import annotations
 
@@ -6,29 +6,97 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
+from difflib import get_close_matches
+from inspect import iscoroutinefunction
 from random import Random
 from typing import Any, Final, TypeVar
 from uuid import uuid4
 
+import msgspec
+
 from penstock.client.aio.client import AsyncClient
 from penstock.client.runtime.core import RuntimeCore
-from penstock.client.runtime.effects import Effect, Fail, Report, Run, Tell, Transmit
-from penstock.client.runtime.events import Intent, Ticket
+from penstock.client.runtime.effects import (
+    CommitReport,
+    Effect,
+    Fail,
+    Report,
+    Run,
+    RuntimeFailure,
+    Tell,
+    Transmit,
+)
+from penstock.client.runtime.events import Event, Intent, Ticket
 from penstock.client.runtime.feed import Feed, feed_of
-from penstock.client.runtime.handlers import Handler, Handlers, LaneOf
 from penstock.client.runtime.hosts import AsyncServer
 from penstock.client.runtime.lanes import Entry
-from penstock.client.runtime.policy import CommitBackpressure, RuntimeLimits
-from penstock.client.runtime.replica import Change, Version
+from penstock.client.runtime.replica import Change, EntityVersion
 from penstock.client.runtime.status import RuntimeStatus, status_of
-from penstock.client.runtime.telemetry import CommitReport, Failure
 from penstock.client.runtime.transaction import Transaction
+from penstock.client.settings import CommitBackpressure, RuntimeLimits
 from penstock.client.space_calls import commit_once
 from penstock.client.transports.connecting import closed_error
-from penstock.commits.model import Commit
 from penstock.kernel.clock import Clock
 from penstock.kernel.system import SystemClock
+from penstock.protocol.commits import Commit
 from penstock.protocol.errors import CallError, InvalidRequest
+
+Handler = Callable[[Transaction, Event], Any]
+LaneOf = str | Callable[[Any], object] | None
+
+
+class Handlers:
+    """One handler for each type."""
+
+    def __init__(self) -> None:
+        self._handlers: dict[str, tuple[Handler, LaneOf]] = {}
+
+    def add(self, kind: str, handler: Handler, lane: LaneOf) -> None:
+        """Handle a type of event from now on."""
+        if kind in self._handlers:
+            raise InvalidRequest(f"{kind!r} has a handler already")
+        if iscoroutinefunction(handler):
+            raise InvalidRequest(
+                f"the handler of {kind!r} is a coroutine function; make it a plain one: it only "
+                "reads and writes its transaction, and may run several times"
+            )
+        self._handlers[kind] = (handler, lane)
+
+    def lane_of(self, kind: str, data: Any) -> str:
+        """The lane that a type's handler assigns to such data."""
+        lane = self._found(kind)[1]
+        if callable(lane):
+            return str(lane(data))
+        return lane or ""
+
+    def check(self, kind: str) -> None:
+        """Refuse a type that has no handler."""
+        self._found(kind)
+
+    def run(self, entry: Entry) -> None:
+        """Run the handler of an entry on its transaction, once for each event in it."""
+        transaction, event = entry.transaction, entry.event
+        if transaction is None:
+            raise ValueError(f"{entry!r} has no transaction to run on")
+        if entry.derivation is not None:
+            entry.derivation.function(transaction)
+            return
+        handler, _ = self._found(event.type)
+        for data in (event.data, *entry.more):
+            handler(
+                transaction,
+                msgspec.structs.replace(event, data=deepcopy(data), attempt=entry.conflicts + 1),
+            )
+
+    def _found(self, kind: str) -> tuple[Handler, LaneOf]:
+        found = self._handlers.get(kind)
+        if found is None:
+            near = get_close_matches(kind, self._handlers, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise InvalidRequest(f"events of type {kind!r} have no handler{hint}")
+        return found
+
 
 _LOG: Final = logging.getLogger("penstock.client.runtime")
 HANDLERS_A_TURN: Final = 64
@@ -69,7 +137,7 @@ class RuntimeDriver:
             limits=limits,
         )
         self._feed: Feed | None = None
-        self._error_callbacks: list[Callable[[Failure], object]] = []
+        self._error_callbacks: list[Callable[[RuntimeFailure], object]] = []
         self._commit_callbacks: list[Callable[[CommitReport], object]] = []
         self._todo: deque[Effect] = deque()
         self._performing = False
@@ -96,7 +164,7 @@ class RuntimeDriver:
         """Keep a derivation up to date."""
         self._perform(self._core.derive(name, function, self._now_ms()))
 
-    def on_error(self, callback: Callable[[Failure], object]) -> None:
+    def on_error(self, callback: Callable[[RuntimeFailure], object]) -> None:
         """Call a function with every final failure."""
         self._error_callbacks.append(callback)
 
@@ -183,7 +251,7 @@ class RuntimeDriver:
 
     # Called by the feed
 
-    def listed(self, versions: Mapping[str, Version], head: int, epoch: int | None) -> None:
+    def listed(self, versions: Mapping[str, EntityVersion], head: int, epoch: int | None) -> None:
         """All entities as of a commit."""
         self._trouble = None
         self._perform(self._core.listed(versions, head, epoch, self._now_ms()))
@@ -195,7 +263,7 @@ class RuntimeDriver:
     def troubled(self, error: CallError) -> None:
         """The space cannot be followed for a reason that may persist."""
         if self._trouble is None and self._core.replica.live:
-            self._fail(Failure(error, None, "replica"))
+            self._fail(RuntimeFailure(error, None, "replica"))
         self._trouble = error
         self._wake()
 
@@ -277,7 +345,7 @@ class RuntimeDriver:
             effects = self._core.accepted(number, answer.seq, answer.ts, self._now_ms())
         self._perform(effects)
 
-    def _fail(self, failure: Failure) -> None:
+    def _fail(self, failure: RuntimeFailure) -> None:
         if not self._error_callbacks:
             _LOG.error("%s failed: %s", failure.source, failure.error)
         self._call(self._error_callbacks, failure)

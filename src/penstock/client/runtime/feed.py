@@ -19,13 +19,13 @@ from penstock.client import calls, space_calls
 from penstock.client.aio.runner import AsyncRunner
 from penstock.client.aio.watch import AsyncWatchFlow
 from penstock.client.errors import NotPenstock
-from penstock.client.runtime.replica import Change, Replica, Version
+from penstock.client.runtime.replica import Change, EntityVersion, Replica
 from penstock.client.transports.aio import AsyncTransport
 from penstock.client.watching import Position, WatchCore, WatchOptions
-from penstock.commits.model import Write
 from penstock.flow.backoff import Backoff
 from penstock.kernel.errors import Rejected
 from penstock.protocol.answers import EntityPage, StoredRecord
+from penstock.protocol.commits import CommitWrite
 from penstock.protocol.errors import CallError, NotFound, TopicNotFound
 from penstock.protocol.events import Records, Tombstone, TopicDeleted, WatchEvent
 
@@ -36,10 +36,10 @@ _NO_END_MS: Final = 1e15
 """A replica is needed for as long as its runtime exists."""
 
 
-class Follower(Protocol):
+class FeedConsumer(Protocol):
     """A consumer of a feed: the driver of a runtime."""
 
-    def listed(self, versions: Mapping[str, Version], head: int, epoch: int | None) -> None:
+    def listed(self, versions: Mapping[str, EntityVersion], head: int, epoch: int | None) -> None:
         """All entities as of a commit."""
         ...
 
@@ -60,31 +60,31 @@ class Feed:
         self._space = space
         self._random = random
         self._replica = Replica()
-        self._followers: dict[Follower, None] = {}
+        self._consumers: dict[FeedConsumer, None] = {}
         self._trouble: CallError | None = None
         self._task: asyncio.Task[None] | None = None
-        self._flow: AsyncWatchFlow | None = None
+        self._flow: AsyncWatchFlow[WatchEvent] | None = None
         self._failures = 0
         reconnect = runner.settings.reconnect
         self._backoff = Backoff(reconnect.base_ms, reconnect.cap_ms, reconnect.jitter, _NO_END_MS)
 
-    def join(self, follower: Follower) -> None:
-        """Add a follower. It gets the current state at once."""
+    def join(self, consumer: FeedConsumer) -> None:
+        """Add a consumer. It gets the current state at once if that is known, else once listed."""
         if self._task is not None and self._task.done():  # its loop ended first
-            self._followers.clear()
+            self._consumers.clear()
             self._task, self._replica = None, Replica()
-        self._followers[follower] = None
+        self._consumers[consumer] = None
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())
         elif self._replica.live:
-            follower.listed(self._replica.versions(), self._replica.seq, self._replica.epoch)
+            consumer.listed(self._replica.versions(), self._replica.seq, self._replica.epoch)
         elif self._trouble is not None:
-            follower.troubled(self._trouble)
+            consumer.troubled(self._trouble)
 
-    async def leave(self, follower: Follower) -> None:
-        """Remove a follower; the last one ends the stream."""
-        self._followers.pop(follower, None)
-        if self._followers or self._task is None:
+    async def leave(self, consumer: FeedConsumer) -> None:
+        """Remove a consumer; the last one ends the stream."""
+        self._consumers.pop(consumer, None)
+        if self._consumers or self._task is None:
             return
         task, self._task = self._task, None
         self._replica = Replica()
@@ -109,8 +109,8 @@ class Feed:
         self._failures += 1
         if isinstance(error, Rejected):
             self._trouble = error
-            for follower in list(self._followers):
-                follower.troubled(error)
+            for consumer in list(self._consumers):
+                consumer.troubled(error)
         delay_ms = self._backoff.next_ms(self._failures, elapsed_ms=0, random=self._random)
         await self._runner.transport.pause((delay_ms or 0) / 1_000)
 
@@ -133,11 +133,11 @@ class Feed:
         call = space_calls.list_entities(self._space, after=after, limit=PAGE_SIZE)
         return await self._runner.run(call)
 
-    def _listed(self, versions: dict[str, Version], head: int, epoch: int | None) -> None:
+    def _listed(self, versions: dict[str, EntityVersion], head: int, epoch: int | None) -> None:
         self._trouble = None
         self._replica.reset(versions, head, epoch)
-        for follower in list(self._followers):
-            follower.listed(versions, head, epoch)
+        for consumer in list(self._consumers):
+            consumer.listed(versions, head, epoch)
 
     async def _follow(self, start: Position | None) -> None:
         """Pass on commits until following fails."""
@@ -177,8 +177,8 @@ class Feed:
                     return False  # records of the space were deleted before they were read
                 for change in changes:
                     self._replica.apply(change)
-                for follower in list(self._followers):
-                    follower.advanced(changes)
+                for consumer in list(self._consumers):
+                    consumer.advanced(changes)
             case Tombstone() | TopicDeleted():
                 return False
         return True
@@ -187,7 +187,7 @@ class Feed:
 class _Recorded(msgspec.Struct, frozen=True):
     session: str
     local_seq: int
-    writes: tuple[Write, ...]
+    writes: tuple[CommitWrite, ...]
 
 
 def change_of(record: StoredRecord) -> Change:
@@ -196,8 +196,8 @@ def change_of(record: StoredRecord) -> Change:
     return Change(record.seq, recorded.session, recorded.local_seq, recorded.writes)
 
 
-def _versions(page: EntityPage) -> dict[str, Version]:
-    return {each.entity: Version(each.doc, each.seq) for each in page.entities}
+def _versions(page: EntityPage) -> dict[str, EntityVersion]:
+    return {each.entity: EntityVersion(each.doc, each.seq) for each in page.entities}
 
 
 _FEEDS: Final[WeakKeyDictionary[AsyncTransport, dict[tuple[str, int], Feed]]] = WeakKeyDictionary()

@@ -15,18 +15,19 @@ from enum import Enum
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.client.runtime.errors import BacklogFull
+from penstock.client.errors import BacklogFull
 from penstock.client.runtime.events import Event, Ticket
-from penstock.client.runtime.policy import RuntimeLimits
+from penstock.client.settings import RuntimeLimits
 
 if TYPE_CHECKING:
     from penstock.client.runtime.agenda import Derivation
     from penstock.client.runtime.layers import Layer
+    from penstock.client.runtime.replica import Touch
     from penstock.client.runtime.transaction import Transaction
-    from penstock.commits.model import Commit, Origin
+    from penstock.protocol.commits import Commit, Origin
 
 
-class State(Enum):
+class EntryState(Enum):
     """The state of an entry."""
 
     QUEUED = "queued"
@@ -72,7 +73,7 @@ class Entry:
         self.ticket = Ticket(event.id, event.type, event.lane)
         self.more: list[Any] = []
         """The data of events that were merged into this one, in the order they were sent."""
-        self.state = State.QUEUED
+        self.state = EntryState.QUEUED
         self.children: list[Entry] = []
         self.conflicts = 0
         self.first_conflict_ms = 0.0
@@ -104,6 +105,15 @@ class Entry:
     def is_first(self) -> bool:
         """Whether it is the first of its lane."""
         return self.lane.entries[0] is self
+
+    def is_outdated(self, touched: list[Touch], own: int | None) -> bool:
+        """Whether it is ready, and a change touches what it has read; not one of its own layer."""
+        transaction = self.transaction
+        return (
+            self.state is EntryState.READY
+            and transaction is not None
+            and transaction.is_touched(touched, own)
+        )
 
     def __repr__(self) -> str:
         return f"Entry({self.event.id!r}, {self.event.type!r}, {self.state.value})"
@@ -217,12 +227,12 @@ class Lanes:
 
     def _takes(self, last: Entry, origin: Entry | None) -> bool:
         return (
-            last.state in (State.QUEUED, State.PARKED)
+            last.state in (EntryState.QUEUED, EntryState.PARKED)
             and not last.has_callers_id
             and last.origin is origin
             and len(last.more) < self._limits.coalesced_max
         )
 
 
-WAITING: Final = frozenset({State.QUEUED, State.RUNNING, State.PARKED})
+WAITING: Final = frozenset({EntryState.QUEUED, EntryState.RUNNING, EntryState.PARKED})
 """States in which a handler still has to run."""

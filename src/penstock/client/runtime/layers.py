@@ -11,7 +11,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from penstock.client.runtime.replica import Replica, Touch
-from penstock.commits.model import ABSENT, Write, apply_write, touches
+from penstock.commits.model import ABSENT, apply_write, touches
+from penstock.protocol.commits import CommitWrite
 
 
 class Layer:
@@ -23,7 +24,7 @@ class Layer:
 
     __slots__ = ("entities", "id", "local_seq", "seq", "writes")
 
-    def __init__(self, id: int, writes: tuple[Write, ...]) -> None:  # noqa: A002
+    def __init__(self, id: int, writes: tuple[CommitWrite, ...]) -> None:  # noqa: A002
         self.id = id
         self.writes = writes
         self.entities = frozenset(write.entity for write in writes)
@@ -77,7 +78,7 @@ class View:
         return True
 
     def layer(self, id: int) -> Layer | None:  # noqa: A002
-        """A layer that is not confirmed yet."""
+        """A layer that the replica does not have yet; None if it was removed."""
         return self._layers.get(id)
 
     def layers(self) -> Iterable[Layer]:
@@ -92,7 +93,7 @@ class View:
         return doc
 
     def pending(self, entity: str) -> frozenset[int]:
-        """The layers that write an entity."""
+        """The ids of the layers that write an entity."""
         return frozenset(layer.id for layer in self._stacks.get(entity, ()))
 
     def names(self) -> set[str]:
@@ -117,7 +118,7 @@ class View:
         return found
 
 
-def with_writes(doc: Any, entity: str, writes: Iterable[Write]) -> Any:
+def with_writes(doc: Any, entity: str, writes: Iterable[CommitWrite]) -> Any:
     """A document after the writes that concern it."""
     for write in writes:
         if write.entity == entity:

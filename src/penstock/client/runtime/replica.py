@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from penstock.commits.model import ABSENT, Write, apply_write, touches
-from penstock.commits.paths import Path
+from penstock.commits.model import ABSENT, Path, apply_write, touches
+from penstock.protocol.commits import CommitWrite
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -17,10 +17,10 @@ class Change(msgspec.Struct, frozen=True):
     seq: int
     session: str
     local_seq: int
-    writes: Sequence[Write]
+    writes: Sequence[CommitWrite]
 
 
-class Version(NamedTuple):
+class EntityVersion(NamedTuple):
     """A document, and the commit that last changed it."""
 
     doc: Any
@@ -44,9 +44,9 @@ class Replica:
         self.epoch: int | None = None
         self.live = False
         """Whether there was a first listing: before it nothing may be read."""
-        self._versions: dict[str, Version] = {}
+        self._versions: dict[str, EntityVersion] = {}
 
-    def reset(self, versions: Mapping[str, Version], head: int, epoch: int | None) -> None:
+    def reset(self, versions: Mapping[str, EntityVersion], head: int, epoch: int | None) -> None:
         """Replace the contents with a listing of all entities as of a commit."""
         self._versions = dict(versions)
         self.seq = head
@@ -75,11 +75,11 @@ class Replica:
         version = self._versions.get(entity)
         return ABSENT if version is None else version.doc
 
-    def version(self, entity: str) -> Version | None:
+    def version(self, entity: str) -> EntityVersion | None:
         """The document with its seq."""
         return self._versions.get(entity)
 
-    def versions(self) -> Mapping[str, Version]:
+    def versions(self) -> Mapping[str, EntityVersion]:
         """Every entity with its seq."""
         return self._versions
 
@@ -90,12 +90,12 @@ class Replica:
     def __len__(self) -> int:
         return len(self._versions)
 
-    def _write(self, write: Write, seq: int) -> Touch:
+    def _write(self, write: CommitWrite, seq: int) -> Touch:
         before = self.doc(write.entity)
         touch = Touch(write.entity, touches(before, write))
         after = apply_write(before, write)
         if after is ABSENT:
             self._versions.pop(write.entity, None)
         else:
-            self._versions[write.entity] = Version(after, seq)
+            self._versions[write.entity] = EntityVersion(after, seq)
         return touch

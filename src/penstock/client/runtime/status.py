@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from penstock.client.runtime.core import RuntimeCore
-from penstock.client.runtime.lanes import Entry, Lane, State
+from penstock.client.runtime.lanes import Entry, EntryState, Lane
 
 EVENTS_SHOWN: Final = 8
 """How many events of a lane are listed individually."""
@@ -89,8 +89,8 @@ def _lane(lane: Lane, now_ms: float) -> LaneStatus:
 
 
 def _event(entry: Entry, now_ms: float) -> EventStatus:
-    parked = entry.state is State.PARKED
-    away = entry.state is State.FLYING and entry.resend_ms is not None
+    parked = entry.state is EntryState.PARKED
+    away = entry.state is EntryState.FLYING and entry.resend_ms is not None
     return EventStatus(
         id=entry.event.id,
         type=entry.event.type,

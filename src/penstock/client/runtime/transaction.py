@@ -11,9 +11,9 @@ from penstock.client.records import check_numbers
 from penstock.client.runtime.events import Intent
 from penstock.client.runtime.layers import View, with_writes
 from penstock.client.runtime.replica import Touch
-from penstock.commits.model import ABSENT, Write, check_entity_id
-from penstock.commits.paths import Path, any_meet, parse_path, value_at
+from penstock.commits.model import ABSENT, Path, any_meet, check_entity_id, parse_path, value_at
 from penstock.kernel.errors import Rejected
+from penstock.protocol.commits import CommitWrite
 from penstock.protocol.errors import InvalidRequest
 
 
@@ -41,7 +41,7 @@ class Transaction:
         self._closed = False
         self.reads: dict[Looked, tuple[Path, frozenset[int]]] = {}
         """Places that were read: as segments, with the unconfirmed layers visible in them."""
-        self.writes: list[Write] = []
+        self.writes: list[CommitWrite] = []
         self.sent: list[Intent] = []
 
     # Reading
@@ -58,7 +58,7 @@ class Transaction:
     def __getitem__(self, entity: str) -> Any:
         found = self._look(entity, "", shallow=False)
         if found is ABSENT:
-            raise KeyError(f"expected an entity {entity!r}, found none")
+            raise KeyError(f"there is no entity {entity!r}")
         return _copy(found)
 
     def __contains__(self, entity: str) -> bool:
@@ -68,15 +68,15 @@ class Transaction:
 
     def set(self, entity: str, doc: Any) -> None:
         """Replace the whole document."""
-        self._write(Write(entity, set=_as_json(entity, doc)))
+        self._write(CommitWrite(entity, set=_as_json(entity, doc)))
 
     def patch(self, entity: str, patch: Any) -> None:
         """Change a part of the document, as a JSON merge patch: None removes a key."""
-        self._write(Write(entity, patch=_as_json(entity, patch)))
+        self._write(CommitWrite(entity, patch=_as_json(entity, patch)))
 
     def delete(self, entity: str) -> None:
         """Remove the entity."""
-        self._write(Write(entity, delete=True))
+        self._write(CommitWrite(entity, delete=True))
 
     def update(self, entity: str, change: Callable[[Any], Any], default: Any = None) -> Any:
         """Set the document to the result of `change`; it gets `default` if there is no document."""
@@ -170,7 +170,7 @@ class Transaction:
             for write in self.writes
         )
 
-    def _write(self, write: Write) -> None:
+    def _write(self, write: CommitWrite) -> None:
         self._check_open()
         check_entity_id(write.entity)
         self.writes.append(write)
@@ -189,7 +189,9 @@ def _as_json(entity: str, value: Any) -> Any:
         check_numbers(value, encoded)
         return msgspec.json.decode(encoded)
     except (TypeError, ValueError, msgspec.MsgspecError) as error:
-        raise InvalidRequest(f"expected JSON for entity {entity!r}, found {error}") from error
+        raise InvalidRequest(
+            f"the document of entity {entity!r} cannot be encoded as JSON: {error}"
+        ) from error
 
 
 def _copy(value: Any) -> Any:

@@ -28,7 +28,7 @@ from penstock.client.transports.connecting import (
     tls_context,
     unreachable,
 )
-from penstock.client.wire import Answer, AnswerReader, HttpRequest, RequestEncoder
+from penstock.client.wire import AnswerReader, HttpAnswer, HttpRequest, RequestEncoder
 from penstock.protocol.errors import CallError
 
 T = TypeVar("T")
@@ -58,7 +58,7 @@ class AsyncTransport:
         self._streams = 0
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    async def exchange(self, request: HttpRequest, deadline_s: float, wait_s: float) -> Answer:
+    async def exchange(self, request: HttpRequest, deadline_s: float, wait_s: float) -> HttpAnswer:
         """One request and its whole answer. The server may be silent for `wait_s` more."""
         await self._enter(deadline_s)
         try:
@@ -79,7 +79,7 @@ class AsyncTransport:
         finally:
             self._leave()
 
-    async def stream(self, request: HttpRequest, deadline_s: float) -> AsyncConnection | Answer:
+    async def stream(self, request: HttpRequest, deadline_s: float) -> AsyncConnection | HttpAnswer:
         """Open a stream; a refusal comes back as a whole answer."""
         self._use_loop()
         if self._streams >= self._settings.streams_max:
@@ -255,7 +255,7 @@ class AsyncConnection(asyncio.Protocol):
         """Whether another request can be sent."""
         return not self._lost and not self._busy and self._transport is not None
 
-    async def exchange(self, data: bytes, deadline_s: float, silence_s: float) -> Answer:
+    async def exchange(self, data: bytes, deadline_s: float, silence_s: float) -> HttpAnswer:
         """Send a request and wait for the whole answer."""
         self._send(data)
         while not self._reader.complete:
@@ -268,7 +268,7 @@ class AsyncConnection(asyncio.Protocol):
             self.close()
         return answer
 
-    async def open(self, data: bytes, deadline_s: float, silence_s: float) -> Answer | None:
+    async def open(self, data: bytes, deadline_s: float, silence_s: float) -> HttpAnswer | None:
         """Send a request and wait for the head of a stream, or for a whole refusal."""
         self._streaming = True
         self._send(data)

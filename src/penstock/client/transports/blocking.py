@@ -33,7 +33,7 @@ from penstock.client.transports.connecting import (
     tls_context,
     unreachable,
 )
-from penstock.client.wire import Answer, AnswerReader, HttpRequest, RequestEncoder
+from penstock.client.wire import AnswerReader, HttpAnswer, HttpRequest, RequestEncoder
 from penstock.kernel.units import KIB
 
 T = TypeVar("T")
@@ -72,7 +72,7 @@ class Transport:
             self._closed.set()
         self._begin()
 
-    def exchange(self, request: HttpRequest, deadline_s: float, wait_s: float) -> Answer:
+    def exchange(self, request: HttpRequest, deadline_s: float, wait_s: float) -> HttpAnswer:
         """One request and its whole answer. The server may be silent for `wait_s` more."""
         self._check_open()
         if not self._places.acquire(timeout=time_left(deadline_s, self._settings.url)):
@@ -82,7 +82,7 @@ class Transport:
         finally:
             self._places.release()
 
-    def _exchange(self, request: HttpRequest, deadline_s: float, wait_s: float) -> Answer:
+    def _exchange(self, request: HttpRequest, deadline_s: float, wait_s: float) -> HttpAnswer:
         connection = self._idle_connection() or self._connect(deadline_s)
         silence_s = self._settings.read_timeout_s + wait_s
         self._enlist(connection, self._in_use)
@@ -102,7 +102,7 @@ class Transport:
             connection.close()
         return answer
 
-    def stream(self, request: HttpRequest, deadline_s: float) -> Connection | Answer:
+    def stream(self, request: HttpRequest, deadline_s: float) -> Connection | HttpAnswer:
         """Open a stream; a refusal comes back as a whole answer."""
         self._check_open()
         with self._lock:
@@ -203,7 +203,7 @@ class Connection:
         poll.register(self._socket, select.POLLIN)
         return not poll.poll(0)
 
-    def exchange(self, data: bytes, deadline_s: float, silence_s: float) -> Answer:
+    def exchange(self, data: bytes, deadline_s: float, silence_s: float) -> HttpAnswer:
         """Send a request and wait for the whole answer."""
         self.reusable = False
         self._send(data, deadline_s)
@@ -212,7 +212,7 @@ class Connection:
         self.reusable = self._reader.keep_alive
         return self._reader.take()
 
-    def open(self, data: bytes, deadline_s: float, silence_s: float) -> Answer | None:
+    def open(self, data: bytes, deadline_s: float, silence_s: float) -> HttpAnswer | None:
         """Send a request and wait for the head of a stream, or for a whole refusal."""
         self._send(data, deadline_s)
         reader = self._reader

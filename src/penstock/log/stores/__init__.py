@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from penstock.kernel.errors import Rejected
-from penstock.log.store import Store
+from penstock.log.store import LogStore
 
 _OPENERS: Final = {
     "memory": ("memory", "open_memory"),
@@ -19,15 +19,15 @@ _OPENERS: Final = {
 KINDS: Final = tuple(_OPENERS)
 
 
-def open_store(kind: str, path: str | Path, **options: Any) -> Store:
+def open_store(kind: str, path: str | Path, **options: Any) -> LogStore:
     """Open or create a store of a kind in a directory; only that kind's engine is imported.
 
     Options depend on the kind: `SegmentOptions`, `SqliteOptions`, none for the others.
     """
     if kind not in _OPENERS:
-        raise Rejected(f"expected a store kind of {', '.join(KINDS)}, found {kind!r}")
+        raise Rejected(f"unknown store {kind!r}: choose one of {', '.join(KINDS)}")
     if kind != "memory" and Path(path).exists() and not Path(path).is_dir():
-        raise Rejected(f"expected a directory for the store, found a file at {path}")
+        raise Rejected(f"{path} is a file: a store needs a directory")
     module, name = _OPENERS[kind]
     opener = getattr(import_module(f"{__name__}.{module}"), name)
-    return cast(Callable[..., Store], opener)(path, **options)
+    return cast(Callable[..., LogStore], opener)(path, **options)

@@ -9,13 +9,13 @@ from pathlib import Path
 from penstock.log.store import (
     Append,
     Bounds,
-    Closed,
     Compact,
-    Entry,
     HardState,
     InstallBoundary,
+    LogEntry,
     Operation,
     SetHardState,
+    StoreClosed,
     StoreStatus,
     Sync,
     Truncate,
@@ -34,7 +34,7 @@ class _Partition:
     def __init__(self) -> None:
         self.boundary = 0
         self.boundary_term = 0
-        self.entries: list[Entry] = []
+        self.entries: list[LogEntry] = []
         self.hard = HardState()
 
     @property
@@ -46,7 +46,7 @@ class _Partition:
     def apply(self, op: Operation) -> None:
         match op:
             case Append(_, entries):
-                self.entries.extend(Entry(*entry) for entry in entries)
+                self.entries.extend(LogEntry(*entry) for entry in entries)
             case SetHardState(_, term, vote):
                 self.hard = HardState(term, vote)
             case Truncate(_, from_index):
@@ -91,7 +91,7 @@ class MemoryStore:
 
     def read(
         self, partition: int, first_index: int, *, max_entries: int, max_bytes: int
-    ) -> list[Entry]:
+    ) -> list[LogEntry]:
         """Entries from an index on; see `Store.read`."""
         with self._lock:
             self._check_open()
@@ -153,4 +153,4 @@ class MemoryStore:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise Closed("expected the memory store to be open, found it closed")
+            raise StoreClosed("the memory store is closed")

@@ -13,16 +13,16 @@ from penstock.log.disk import lock_directory, make_directory
 from penstock.log.store import (
     Append,
     Bounds,
-    Closed,
     Compact,
     Damaged,
     DiskFull,
-    Entry,
     HardState,
     InstallBoundary,
+    LogEntry,
     Operation,
     ReadOnly,
     SetHardState,
+    StoreClosed,
     StoreStatus,
     Sync,
     Truncate,
@@ -34,7 +34,7 @@ try:
     import rocksdict
 except ImportError as error:
     raise Rejected(
-        "expected the package rocksdict for the rocksdb store, found none: "
+        "the rocksdb store needs the package rocksdict, which is not installed: "
         "pip install penstock[rocksdb]"
     ) from error
 
@@ -110,12 +110,12 @@ class RocksdbStore:
 
     def read(
         self, partition: int, first_index: int, *, max_entries: int, max_bytes: int
-    ) -> list[Entry]:
+    ) -> list[LogEntry]:
         """Entries from an index on; see `Store.read`."""
         view, (bounds, _) = self._look(partition)
         rules.check_read(partition, first_index, bounds.boundary_index)
         count = min(max(max_entries, 1), bounds.last_index - first_index + 1)
-        found: list[Entry] = []
+        found: list[LogEntry] = []
         total = 0
         at = view.iter()
         at.seek(_ENTRY_KEY.pack(b"e", partition, min(first_index, rules.NUMBER_MAX)))
@@ -231,7 +231,7 @@ class RocksdbStore:
 
     def _check_open(self) -> None:
         if self._db is None:
-            raise Closed(f"expected {self._path} to be open, found it closed")
+            raise StoreClosed(f"the store in {self._path} is closed")
 
 
 class _Batch:
@@ -297,15 +297,15 @@ def _options() -> Any:
     return options
 
 
-def _entry(partition: int, index: int, at: Any) -> Entry:
+def _entry(partition: int, index: int, at: Any) -> LogEntry:
     key = _ENTRY_KEY.pack(b"e", partition, index)
     if not at.valid() or at.key() != key:
-        raise Damaged(f"partition {partition}: expected entry {index}, found none")
+        raise Damaged(f"entry {index} of partition {partition} is missing")
     value = at.value()
-    return Entry(index, _term(value), value[_TERM.size :])
+    return LogEntry(index, _term(value), value[_TERM.size :])
 
 
 def _term(value: bytes | None) -> int:
     if value is None or len(value) < _TERM.size:
-        raise Damaged(f"expected an entry, found {value!r}")
+        raise Damaged(f"malformed entry: {value!r}")
     return int(_TERM.unpack_from(value)[0])

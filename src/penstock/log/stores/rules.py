@@ -11,8 +11,8 @@ from penstock.log.store import (
     Bounds,
     Compact,
     Compacted,
-    Entry,
     InstallBoundary,
+    LogEntry,
     NotContiguous,
     Operation,
     SetHardState,
@@ -41,22 +41,22 @@ def admit(op: Operation, boundary: int, last: int) -> tuple[int, int]:
         case Truncate(partition, from_index):
             if from_index <= boundary:
                 raise Rejected(
-                    f"partition {partition}: expected to truncate after the boundary "
-                    f"{boundary}, found {from_index}"
+                    f"partition {partition} cannot be truncated from index {from_index} on: its "
+                    f"log begins after {boundary}"
                 )
             last = min(last, from_index - 1)
         case Compact(partition, upto_index):
             if upto_index > last:
                 raise Rejected(
-                    f"partition {partition}: expected to compact at most up to the last "
-                    f"index {last}, found {upto_index}"
+                    f"partition {partition} cannot be compacted up to index {upto_index}: its last "
+                    f"is {last}"
                 )
             boundary = max(boundary, upto_index)
         case InstallBoundary(partition, index, term):
             if index < boundary:
                 raise Rejected(
-                    f"partition {partition}: expected a boundary at or after {boundary}, "
-                    f"found {index}"
+                    f"partition {partition} begins after index {boundary}: a snapshot at {index} "
+                    "is older"
                 )
             _check_number("index", index)
             _check_number("term", term)
@@ -80,8 +80,8 @@ def _admit_entries(op: Append, last: int) -> int:
         _check_number("term", term)
         if len(payload) > PAYLOAD_BYTES_MAX:
             raise Rejected(
-                f"partition {partition}: expected a payload of at most {PAYLOAD_BYTES_MAX} "
-                f"bytes, found {len(payload)}"
+                f"partition {partition}: a payload of {len(payload)} bytes is over the limit of "
+                f"{PAYLOAD_BYTES_MAX}"
             )
         last += 1
     _check_number("index", last)
@@ -92,8 +92,8 @@ def check_read(partition: int, first_index: int, boundary: int) -> None:
     """Refuse a read at or below the boundary."""
     if first_index <= boundary:
         raise Compacted(
-            f"partition {partition}: expected an index after the boundary {boundary}, "
-            f"found {first_index}",
+            f"partition {partition}: entry {first_index} was compacted; the log begins after "
+            f"{boundary}",
             partition=partition,
             boundary=boundary,
             found=first_index,
@@ -104,15 +104,15 @@ def check_term_at(partition: int, index: int, bounds: Bounds) -> None:
     """Refuse a term below the boundary or past the end."""
     if index < bounds.boundary_index:
         raise Compacted(
-            f"partition {partition}: expected an index at or after the boundary "
-            f"{bounds.boundary_index}, found {index}",
+            f"partition {partition}: entry {index} was compacted; the log begins after "
+            f"{bounds.boundary_index}",
             partition=partition,
             boundary=bounds.boundary_index,
             found=index,
         )
     if index > bounds.last_index:
         raise Rejected(
-            f"partition {partition}: expected an index up to {bounds.last_index}, found {index}",
+            f"partition {partition} has no entry {index}: its last is {bounds.last_index}",
             partition=partition,
             last=bounds.last_index,
             found=index,
@@ -137,9 +137,9 @@ def refusals(group: Sequence[Operation], bounds: Callable[[int], Bounds]) -> dic
     return failed
 
 
-def within(entries: Iterable[Entry], max_bytes: int) -> list[Entry]:
+def within(entries: Iterable[LogEntry], max_bytes: int) -> list[LogEntry]:
     """As many entries as a limit of payload bytes allows, and at least one if any exists."""
-    taken: list[Entry] = []
+    taken: list[LogEntry] = []
     total = 0
     for entry in entries:
         total += len(entry.payload)
@@ -156,9 +156,9 @@ def all_failed(group: Sequence[Operation], error: PenstockError) -> dict[int, Ex
 
 def _check_partition(partition: int) -> None:
     if not 0 <= partition <= PARTITION_MAX:
-        raise Rejected(f"expected a partition from 0 to {PARTITION_MAX}, found {partition}")
+        raise Rejected(f"partition {partition} is outside of 0 to {PARTITION_MAX}")
 
 
 def _check_number(what: str, value: int) -> None:
     if not 0 <= value <= NUMBER_MAX:
-        raise Rejected(f"expected a {what} from 0 to {NUMBER_MAX}, found {value}")
+        raise Rejected(f"{what} {value} is outside of 0 to {NUMBER_MAX}")

@@ -20,16 +20,16 @@ from penstock.log.disk import lock_directory, make_directory, open_private
 from penstock.log.store import (
     Append,
     Bounds,
-    Closed,
     Compact,
     Damaged,
     DiskFull,
-    Entry,
     HardState,
     InstallBoundary,
+    LogEntry,
     Operation,
     ReadOnly,
     SetHardState,
+    StoreClosed,
     StoreStatus,
     Sync,
     Truncate,
@@ -115,7 +115,7 @@ class SqliteStore:
 
     def read(
         self, partition: int, first_index: int, *, max_entries: int, max_bytes: int
-    ) -> list[Entry]:
+    ) -> list[LogEntry]:
         """Entries from an index on; see `Store.read`."""
         self._check_open()
         shard = self._shard(partition)
@@ -180,7 +180,7 @@ class SqliteStore:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise Closed(f"expected {self._path} to be open, found it closed")
+            raise StoreClosed(f"the store in {self._path} is closed")
 
 
 class _Shard:
@@ -234,7 +234,7 @@ class _Shard:
 
     def read(
         self, partition: int, first_index: int, max_entries: int, max_bytes: int
-    ) -> list[Entry]:
+    ) -> list[LogEntry]:
         with self._reading() as connection:
             bounds = self._stored(connection, partition)
             rules.check_read(partition, first_index, bounds.boundary_index)
@@ -243,7 +243,7 @@ class _Shard:
                 "order by idx limit ?",
                 (partition, min(first_index, rules.NUMBER_MAX), min(max_entries, _LIMIT_MAX)),
             )
-            return rules.within((Entry(*row) for row in rows), max_bytes)
+            return rules.within((LogEntry(*row) for row in rows), max_bytes)
 
     def term_at(self, partition: int, index: int) -> int:
         with self._reading() as connection:
@@ -277,7 +277,7 @@ class _Shard:
         """The read connection in a transaction: bounds and entries are consistent."""
         with self._lock, self._translated():
             if self._reader is None:
-                raise Closed(f"expected {self._path} to be open, found it closed")
+                raise StoreClosed(f"the store in {self._path} is closed")
             self._reader.execute("begin")
             try:
                 yield self._reader
@@ -304,8 +304,8 @@ class _Shard:
         pinned = self._writer.execute("select value from pinned where name = 'shards'").fetchone()
         if pinned[0] != shards:
             raise Rejected(
-                f"{self._path.parent}: expected shards={pinned[0]}, as at its first open, "
-                f"found shards={shards}",
+                f"{self._path.parent} was made with shards={pinned[0]} and cannot be opened with "
+                f"shards={shards}",
                 expected=pinned[0],
                 found=shards,
             )
@@ -348,7 +348,7 @@ class _Shard:
             "select term from entry where partition = ? and idx = ?", (partition, index)
         ).fetchone()
         if row is None:
-            raise Damaged(f"{self._path}: expected entry {index} of partition {partition}")
+            raise Damaged(f"{self._path}: entry {index} of partition {partition} is missing")
         return int(row[0])
 
     def _roll_back(self) -> None:

@@ -12,6 +12,7 @@ from typing import Final
 
 from penstock.kernel.errors import PenstockError
 from penstock.protocol import answers, requests
+from penstock.protocol.commits import Commit
 from penstock.protocol.errors import (
     CommitConflict,
     CommitProtocol,
@@ -26,25 +27,26 @@ from penstock.protocol.errors import (
     TopicFull,
     TopicNotFound,
 )
-from penstock.protocol.routes import ADMIN, WRITE, Param, Route
-from penstock.server.api import probes, queues, routers, spaces, tables, topics
+from penstock.protocol.routes import ADMIN, FLAG, IDEMPOTENCY_KEY, WRITE, Param, Route
+from penstock.server.api import probes, queues, routers, spaces, tables, topics, warehouse
 from penstock.server.api.answers import Flags, Numbers, Spent, written, written_new
 from penstock.server.api.auth import Grant, bearer, query_token
-from penstock.server.api.call import Call, Context
+from penstock.server.api.call import ROUTES, Call, Context
 from penstock.server.api.queries import Query, check_json, keyed
-from penstock.server.api.routes import FLAG, IDEMPOTENCY_KEY, ROUTES
 from penstock.server.http.message import USUAL, Answer, Exchange, Request
 from penstock.server.http.origins import preflight
+from penstock.server.push import tables as table_watch
 from penstock.server.push import watch, websocket, work
 from penstock.topics.core.batch import parse_write
-from penstock.topics.core.topic import Written
+from penstock.topics.core.topic import AppendResult
 
 _TOPICS: Final = "/v0/topics/"
 _JSON: Final = "application/json"
 _PATHS_MAX: Final = 10_000
 
 HANDLERS: Final = (
-    topics, routers, queues, work, watch, websocket, spaces, tables, probes,
+    topics, routers, queues, work, watch, websocket, spaces, tables, table_watch, warehouse,
+    probes,
 )  # fmt: skip
 """The modules whose handlers are in the route table."""
 
@@ -57,7 +59,7 @@ WRITE_ROUTE: Final = ROUTES.add(
         answer=answers.Written,
         scopes=WRITE,
         named="topic",
-        body=requests.Write,
+        body=requests.AppendBody,
         query=(Param("return_seqs", FLAG, "List every seq."),),
         headers=(IDEMPOTENCY_KEY,),
         statuses=(200, 201),
@@ -73,7 +75,7 @@ COMMIT_ROUTE: Final = ROUTES.add(
         answer=answers.CommitAccepted,
         scopes=WRITE,
         named="topic",
-        body=requests.Commit,
+        body=Commit,
         errors=(CommitConflict, CommitProtocol, NotASpace, PreconditionFailed, RefusedByRule),
     )
 )
@@ -170,7 +172,7 @@ class TopicApplication:
         except Exception as error:
             self._refuse(exchange, error, None)
 
-    def written_again(self, same: SameWrite, outcome: Written | Exception) -> None:
+    def written_again(self, same: SameWrite, outcome: AppendResult | Exception) -> None:
         """Answer such a write."""
         self._written(same.exchange, same.name, same.started_ns, True, None, outcome)
 
@@ -181,7 +183,7 @@ class TopicApplication:
         started_ns: int,
         return_seqs: bool,
         grant: Grant | None,
-        outcome: Written | Exception,
+        outcome: AppendResult | Exception,
     ) -> None:
         if isinstance(outcome, Exception):
             self._refuse(exchange, outcome, grant)
@@ -321,6 +323,6 @@ class SameWrite:
         """Take the next write."""
         self._app.write_again(self)
 
-    def written(self, outcome: Written | Exception) -> None:
+    def written(self, outcome: AppendResult | Exception) -> None:
         """The write is committed, or refused."""
         self._app.written_again(self, outcome)

@@ -1,4 +1,4 @@
-"""Access control: keys with scopes and topic name prefixes, kept as digests only.
+"""Access control: keys with scopes and topic name prefixes, kept as digests only, and their quotas.
 
 >>> ring = parse_keys("s3cret:read+write:app.|web.,root")
 >>> grant = ring.find("s3cret")
@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import binascii
 from base64 import urlsafe_b64decode
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
 from hmac import compare_digest
@@ -20,7 +21,7 @@ from typing import Any, Final
 from urllib.parse import parse_qsl
 
 from penstock.kernel.errors import Rejected
-from penstock.protocol.errors import Forbidden, Unauthorized
+from penstock.protocol.errors import Forbidden, Throttled, Unauthorized
 from penstock.protocol.routes import ADMIN, DELETE, EVERYTHING, READ, WRITE, scope_names
 
 SUBPROTOCOL: Final = "penstock.v0"
@@ -51,16 +52,16 @@ class Grant:
         """Refuse a call that needs more scopes than the key has."""
         if self.scopes & scopes != scopes:
             raise Forbidden(
-                f"expected a key with scope {scope_names(scopes)}, "
-                f"found one with {scope_names(self.scopes) or 'none'}"
+                f"the API key needs the scope {scope_names(scopes)}; "
+                f"it has {scope_names(self.scopes) or 'none'}"
             )
 
     def check_name(self, name: str, **detail: Any) -> None:
         """Refuse a name that the key may not access."""
         if not self.reaches(name):
             raise Forbidden(
-                f"expected a name that begins with one of {', '.join(self.prefixes)}, "
-                f"found {name!r}",
+                f"the API key reaches only names that begin with {', '.join(self.prefixes)}, "
+                f"not {name!r}",
                 **detail,
             )
 
@@ -93,8 +94,8 @@ class KeyRing:
         """The grant of a presented key, or `Unauthorized`."""
         grant = None if key is None else self.find(key)
         if grant is None:
-            found = "none" if key is None else "an unknown one"
-            raise Unauthorized(f"expected a known API key as a bearer token, found {found}")
+            found = "the API key is missing" if key is None else "the API key is not known"
+            raise Unauthorized(f"{found}: send a known one as a bearer token")
         return grant
 
 
@@ -105,10 +106,10 @@ def parse_keys(text: str) -> KeyRing | None:
         key, _, rest = item.partition(":")
         scopes, _, prefixes = rest.partition(":")
         if not key:
-            raise Rejected("expected a key before the scopes, found none")
+            raise Rejected("an API key is missing before its scopes: write key:scopes:prefixes")
         digest = sha256(key.encode("utf-8", "surrogateescape")).digest()
         if any(grant.digest == digest for grant in grants):
-            raise Rejected("expected every key once, found one twice")
+            raise Rejected("an API key is listed twice: join its scopes with +")
         allowed = tuple(filter(None, (prefix.strip() for prefix in prefixes.split("|"))))
         grants.append(Grant(digest, _parse_scopes(scopes), allowed))
     return KeyRing(grants) if grants else None
@@ -155,8 +156,91 @@ def _parse_scopes(text: str) -> int:
     for word in text.split("+"):
         scope = _SCOPES.get(word.strip().lower())
         if scope is None:
-            raise Rejected(
-                f"expected scopes of {', '.join(_SCOPES)} joined by +, found {word.strip()!r}"
-            )
+            raise Rejected(f"unknown scope {word.strip()!r}: use {', '.join(_SCOPES)}, joined by +")
         scopes |= scope
     return scopes
+
+
+RETRY_AFTER_MS = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class CapLimits:
+    """How many may be open at a time; 0 means no limit."""
+
+    streams_max: int = 10_000
+    streams_per_key_max: int = 1_000
+    inflight_per_key_max: int = 1_000
+
+
+class Caps:
+    """Streams in total and per key, and requests per key."""
+
+    def __init__(self, limits: CapLimits | None = None) -> None:
+        self._limits = limits or CapLimits()
+        self.streams = 0
+        self._streams_of: dict[bytes, int] = {}
+        self._inflight_of: dict[bytes, int] = {}
+
+    def open_stream(self, grant: Grant | None) -> None:
+        """Count a stream, or refuse it and count nothing.
+
+        Without keys only the total is limited.
+        """
+        limits = self._limits
+        if limits.streams_max and self.streams >= limits.streams_max:
+            raise _full("max_sse_connections", limits.streams_max)
+        if grant is not None:
+            open_now = self._streams_of.get(grant.digest, 0)
+            if limits.streams_per_key_max and open_now >= limits.streams_per_key_max:
+                raise _full("max_sse_connections", limits.streams_per_key_max)
+            self._streams_of[grant.digest] = open_now + 1
+        self.streams += 1
+
+    @contextmanager
+    def opening(self, grant: Grant | None) -> Iterator[None]:
+        """Count a stream that is about to begin, and uncount it if it fails to begin."""
+        self.open_stream(grant)
+        try:
+            yield
+        except BaseException:
+            self.close_stream(grant)
+            raise
+
+    def close_stream(self, grant: Grant | None) -> None:
+        """A counted stream ended."""
+        self.streams -= 1
+        if grant is not None:
+            _less(self._streams_of, grant.digest)
+
+    def enter(self, grant: Grant) -> None:
+        """Count a request of a key, or refuse it and count nothing."""
+        inflight = self._inflight_of.get(grant.digest, 0)
+        if self._limits.inflight_per_key_max and inflight >= self._limits.inflight_per_key_max:
+            raise _full("max_inflight_per_key", self._limits.inflight_per_key_max)
+        self._inflight_of[grant.digest] = inflight + 1
+
+    def leave(self, grant: Grant) -> None:
+        """A counted request was answered, or its client disconnected."""
+        _less(self._inflight_of, grant.digest)
+
+    def inflight(self, grant: Grant) -> int:
+        """How many requests of a key are in progress."""
+        return self._inflight_of.get(grant.digest, 0)
+
+
+def _less(counts: dict[bytes, int], digest: bytes) -> None:
+    """Decrement a count; zero entries are removed to save memory."""
+    left = counts.get(digest, 0) - 1
+    if left > 0:
+        counts[digest] = left
+    else:
+        counts.pop(digest, None)
+
+
+def _full(limit: str, most: int) -> Throttled:
+    return Throttled(
+        f"all {most} allowed at a time are in use",
+        retry_after_ms=RETRY_AFTER_MS,
+        limit=limit,
+    )

@@ -9,26 +9,34 @@ from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from penstock.kernel.clock import Clock
 from penstock.kernel.errors import PenstockError
-from penstock.kernel.seldom import Seldom, and_others
+from penstock.kernel.text import Seldom, and_others
 from penstock.log.store import ReadOnly, SyncFailed
+from penstock.protocol.decoding import S, decode, decode_object
 from penstock.protocol.errors import Forbidden
+from penstock.protocol.routes import RouteTable
 from penstock.server.api.answers import data_body
-from penstock.server.api.auth import Grant, KeyRing
+from penstock.server.api.auth import Caps, Grant, KeyRing
 from penstock.server.api.columns import ColumnRuns
 from penstock.server.api.errors import Hiding, describe
-from penstock.server.api.queries import Query, json_object
-from penstock.server.api.quotas import Caps
-from penstock.server.api.tables_desk import TablesDesk
+from penstock.server.api.queries import Query, json_body
 from penstock.server.http.message import Answer, Exchange, Request
-from penstock.server.push.sessions import Sessions
 from penstock.server.push.shared import SharedWatches
+from penstock.server.push.watching import WatcherSessions
 from penstock.topics.core.router import RouterConfig
 from penstock.topics.engine.engine import Engine
 
+if TYPE_CHECKING:
+    from penstock.server.api.warehouse import TablesDesk
+
+ROUTES: Final = RouteTable()
+"""Every route of the server: handlers register themselves, with their answer, scope and errors.
+
+It is complete once `penstock.server.api.app`, which imports every handler, is imported.
+"""
 _LOGGER: Final = logging.getLogger("penstock.server")
 WORK_HEARTBEAT_MS: Final = 15_000
 
@@ -47,7 +55,7 @@ class Context:
     engine: Engine
     clock: Clock
     caps: Caps
-    sessions: Sessions
+    sessions: WatcherSessions
     keys: KeyRing | None = None
     probe_auth: bool = False
     heartbeat_ms_min: int = 1_000
@@ -141,12 +149,15 @@ class Call:
             del self.context.parked[task]
             self.exchange.on_gone = None
 
-    def body(self, *, may_be_empty: bool = False) -> dict[str, Any]:
-        """The JSON object in the request's body."""
-        found: dict[str, Any] = json_object(
-            self.request.body, self.request.headers, may_be_empty=may_be_empty
-        )
-        return found
+    def read(self, kind: type[S], *, may_be_empty: bool = False) -> S:
+        """The request's body as its struct."""
+        request = self.request
+        return decode(kind, json_body(request.body, request.headers, may_be_empty=may_be_empty))
+
+    def read_object(self, *, may_be_empty: bool = False) -> dict[str, Any]:
+        """The JSON object in the request's body, with only the keys that the caller named."""
+        request = self.request
+        return decode_object(json_body(request.body, request.headers, may_be_empty=may_be_empty))
 
     def answer(self, status: int = 200, **fields: Any) -> Answer:
         """A data answer with its performance."""
@@ -168,9 +179,7 @@ class Call:
     def check_topic(self, name: str) -> None:
         """Refuse a topic named in a body that the caller may not access."""
         if not self.reaches(name):
-            raise Forbidden(
-                f"expected a topic within the key's prefixes, found {name!r}", topic=name
-            )
+            raise Forbidden(f"topic {name!r} is outside of the API key's prefixes", topic=name)
 
     def check_scopes(self, scopes: int) -> None:
         """Refuse a call that needs more scopes than the caller has."""
@@ -185,4 +194,4 @@ class Call:
     def check_unbounded(self) -> None:
         """Refuse a call that concerns every topic if the caller is restricted to prefixes."""
         if self.is_bounded:
-            raise Forbidden("expected a key for every topic, found one that is held to prefixes")
+            raise Forbidden("this needs an API key for every topic; yours is held to prefixes")

@@ -1,21 +1,30 @@
-"""Records of a topic as cached runs of columns, for bulk readers.
+"""Records as Arrow columns, for programs that read many: cached runs, and pages made of them.
 
 Records are immutable; they can only be removed. So the columns of a complete run stay valid until
 one of its records is removed, and later readers get the cached columns, already encoded as messages
 of an Arrow stream.
+
+In a page `seq` and `ts` are numbers, `node` and `tag` strings, `data` and `meta` the JSON as
+written, as text. The other fields of a JSON page are in the schema's metadata under the same names,
+each as JSON, so that a reader can continue from the stream alone. A page may have far more records
+than a JSON page.
 """
 
 from __future__ import annotations
 
 import struct
 from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from penstock.kernel.units import MIB
-from penstock.topics.core.read import before_hole
-from penstock.topics.core.shown import Found, is_plain
+from penstock.protocol.limits import TopicLimits
+from penstock.server.api.answers import encode
+from penstock.topics.core.read import DiffPage, ReadRequest, before_hole
+from penstock.topics.core.record import Found, is_plain
 from penstock.topics.core.topic import Topic
 
 RUN_SEQS: Final = 4_096
@@ -26,7 +35,7 @@ _ALL: Final = 1 << 62
 _PREFIX: Final = struct.Struct("<II")  # of every message: a marker and the length of its head
 
 
-class Wanted(NamedTuple):
+class ColumnRequest(NamedTuple):
     """How much a reader wants after its cursor."""
 
     from_seq: int
@@ -34,7 +43,7 @@ class Wanted(NamedTuple):
     bytes_max: int
 
 
-class Columns:
+class RecordColumns:
     """Records in columns, and the same records as a message of an Arrow stream, built once."""
 
     __slots__ = ("_has_meta", "_has_tags", "_messages", "batch", "rows", "size_bytes")
@@ -78,7 +87,7 @@ class _Run:
 
     __slots__ = ("columns", "gone", "kept_bytes")
 
-    def __init__(self, columns: Columns, gone: int) -> None:
+    def __init__(self, columns: RecordColumns, gone: int) -> None:
         self.columns = columns
         self.gone = gone
         self.kept_bytes = 2 * columns.size_bytes  # the columns, and a message of them
@@ -92,7 +101,7 @@ class ColumnRuns:
         self._runs: OrderedDict[tuple[str, int, int], _Run] = OrderedDict()
         self.kept_bytes = 0
 
-    def page(self, topic: Topic, wanted: Wanted) -> tuple[list[Columns], int]:
+    def page(self, topic: Topic, wanted: ColumnRequest) -> tuple[list[RecordColumns], int]:
         """Columns of the records after a cursor, and the last seq examined.
 
         A page that is nearly full ends with its last complete run: part of a run would be built for
@@ -101,7 +110,7 @@ class ColumnRuns:
         """
         at, room = wanted.from_seq, wanted.bytes_max
         records_max = wanted.records_max
-        found: list[Columns] = []
+        found: list[RecordColumns] = []
         end_seq = before_hole(topic, at, topic.head_seq)
         while at < end_seq and records_max > 0:
             number = at // RUN_SEQS
@@ -112,7 +121,7 @@ class ColumnRuns:
             if at > number * RUN_SEQS or columns.rows > records_max or last_seq > end_seq:
                 part = range(at + 1, min(last_seq, end_seq) + 1)
                 batch, last_seq = _cut(columns.batch, part, records_max)
-                columns = Columns(batch)
+                columns = RecordColumns(batch)
             if columns.rows:
                 if columns.size_bytes > room and found:
                     break
@@ -122,7 +131,7 @@ class ColumnRuns:
             at = last_seq
         return found, at
 
-    def _run(self, topic: Topic, number: int, last_seq: int) -> Columns:
+    def _run(self, topic: Topic, number: int, last_seq: int) -> RecordColumns:
         """The columns of one run, up to a seq; cached if the run is complete."""
         first_seq = number * RUN_SEQS + 1
         key = (topic.name, topic.epoch, number)
@@ -131,13 +140,13 @@ class ColumnRuns:
         if run is not None:
             if run.gone != gone:
                 run.gone = gone
-                if run.columns.rows != topic.count_between(first_seq, last_seq):
+                if run.columns.rows != topic.row.count_between(first_seq, last_seq):
                     run = None
             if run is not None:
                 self._runs.move_to_end(key)
                 return run.columns
-        found, _ = topic.page(first_seq - 1, last_seq, _ALL, _ALL)
-        run = _Run(Columns(record_batch(found)), gone)
+        found, _ = topic.row.page(first_seq - 1, last_seq, _ALL, _ALL)
+        run = _Run(RecordColumns(record_batch(found)), gone)
         if last_seq == (number + 1) * RUN_SEQS:
             self._keep(key, run)
         return run.columns
@@ -214,3 +223,67 @@ def _optional_payloads(pa: Any, payloads: list[Any]) -> Any:
         return pa.nulls(len(payloads), pa.string())
     texts = [None if payload is None else bytes(payload) for payload in payloads]
     return pa.array(texts, pa.binary()).cast(pa.string())
+
+
+METADATA: Final = (
+    "topic", "next_from_seq", "head_seq", "earliest_seq", "caught_up", "lag", "epoch", "tombstone",
+)  # fmt: skip
+RECORDS_MAX: Final = 65_536
+BYTES_MAX: Final = 32 * MIB
+_END: Final = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+"""The end-of-stream message: zero length."""
+
+
+def larger(limits: TopicLimits) -> TopicLimits:
+    """The limits on a page requested as Arrow."""
+    return replace(
+        limits,
+        read_records_max=max(limits.read_records_max, RECORDS_MAX),
+        read_bytes=max(limits.read_bytes, limits.read_bytes_max),
+        read_bytes_max=max(limits.read_bytes_max, BYTES_MAX),
+    )
+
+
+def arrow_stream(
+    topic: str,
+    diff: DiffPage,
+    pieces: Sequence[RecordColumns],
+    request: ReadRequest,
+    *,
+    compression: str | None = None,
+) -> bytes:
+    """The page as one Arrow IPC stream, a batch for each run of records.
+
+    Messages of runs that were requested before are cached; then a page is only concatenated.
+    """
+    import pyarrow as pa
+
+    facts = page_facts(topic, diff)
+    schema = pa.schema(
+        [
+            pa.field("seq", pa.uint64(), nullable=False),
+            pa.field("ts", pa.timestamp("ms", tz="UTC"), nullable=False),
+            pa.field("node", pa.string()),
+            pa.field("tag", pa.string()),
+            pa.field("data", pa.string(), nullable=False),
+            pa.field("meta", pa.string()),
+        ],
+        metadata={name: encode(facts[name]) for name in METADATA},
+    )
+    tags, meta = request.include_tags, request.include_meta
+    messages = [piece.message(tags=tags, meta=meta, compression=compression) for piece in pieces]
+    return b"".join([schema.serialize(), *messages, _END])
+
+
+def page_facts(topic: str, diff: DiffPage) -> dict[str, Any]:
+    """The fields of a page other than its records."""
+    return {
+        "topic": topic,
+        "next_from_seq": diff.next_from_seq,
+        "head_seq": diff.head_seq,
+        "earliest_seq": diff.earliest_seq,
+        "caught_up": diff.caught_up,
+        "tombstone": None if diff.tombstone is None else diff.tombstone._asdict(),
+        "lag": diff.lag,
+        "epoch": diff.epoch,
+    }

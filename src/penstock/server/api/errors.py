@@ -1,17 +1,17 @@
 """How any error becomes an answer, without server paths in its text.
 
 >>> from penstock.protocol.errors import NotFound
->>> answer = error_answer(NotFound("expected a known path, found /v0/nothing"))
+>>> answer = error_answer(NotFound("there is no route /v0/nothing"))
 >>> answer.status, answer.body
-(404, b'{"error":{"code":"not_found","message":"expected a known path, found /v0/nothing"}}')
+(404, b'{"error":{"code":"not_found","message":"there is no route /v0/nothing"}}')
 
 A client has no use for such paths, and they would describe the machine to it.
 
 >>> hide = Hiding({"the data directory": ["/srv/data", "data"]})
 >>> hide("no space left for /srv/data/log: [Errno 28] in '/srv/data/log/1.seg'", 500)
 "no space left for the data directory: [Errno 28] in 'the data directory'"
->>> hide("cannot read /etc/shadow", 500), hide("expected a known path, found /v0/a/b", 404)
-('cannot read a file of the server', 'expected a known path, found /v0/a/b')
+>>> hide("cannot read /etc/shadow", 500), hide("there is no route /v0/a/b", 404)
+('cannot read a file of the server', 'there is no route /v0/a/b')
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any, Final
 from penstock.kernel.errors import Busy, Conflict, PenstockError, Rejected
 from penstock.log.executor import RestoreInProgress
 from penstock.log.queues import Stopped
-from penstock.log.store import Closed
+from penstock.log.store import StoreClosed
 from penstock.protocol.errors import (
     CallError,
     Internal,
@@ -40,7 +40,7 @@ Hide = Callable[[str, int], str]
 
 _BY_GROUP: Final[tuple[tuple[type[PenstockError], type[CallError]], ...]] = (
     (Busy, Throttled), (RestoreInProgress, NotReady), (Stopped, ShuttingDown),
-    (Closed, ShuttingDown), (Rejected, InvalidRequest), (Conflict, InvalidRequest),
+    (StoreClosed, ShuttingDown), (Rejected, InvalidRequest), (Conflict, InvalidRequest),
     (PenstockError, Internal),
 )  # fmt: skip
 """Protocol errors for the errors of lower layers, which the protocol does not name."""

@@ -9,8 +9,8 @@ from penstock.protocol.errors import CallError, Replaying
 from penstock.protocol.routes import Route
 from penstock.server.api.answers import encode
 from penstock.server.api.auth import KeyRing, bearer, query_token
+from penstock.server.api.call import ROUTES
 from penstock.server.api.errors import error_answer
-from penstock.server.api.routes import ROUTES
 from penstock.server.http.message import Answer, Application, Exchange, Sender
 from penstock.server.http.origins import preflight
 

@@ -12,7 +12,7 @@ from penstock.protocol.config import DURABILITIES
 from penstock.protocol.metrics import Metrics
 from penstock.server.api.call import Context
 from penstock.topics.core.topic import Topic
-from penstock.topics.engine.scheduler_view import storage_view
+from penstock.topics.engine.views import storage_view
 
 TOPICS_SHOWN_MAX: Final = 1_000
 FSYNC_BOUNDS_US: Final = (50, 100, 250, 500, 1_000, 5_000, 10_000, 50_000, 100_000)

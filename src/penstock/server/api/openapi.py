@@ -23,9 +23,8 @@ from penstock.protocol.errors import (
     Unauthorized,
     UnsupportedMediaType,
 )
-from penstock.protocol.requests import PREDICATE, OriginCommitted, ReceiptAbsent
-from penstock.protocol.routes import Param, Route, RouteTable, scope_names
-from penstock.server.api.routes import NAME_SHAPES
+from penstock.protocol.requests import PREDICATE
+from penstock.protocol.routes import NAME_SHAPES, Param, Route, RouteTable, scope_names
 
 Shape = dict[str, Any]
 
@@ -80,7 +79,7 @@ def _schemas(routes: Iterable[Route]) -> tuple[dict[Any, Shape], dict[str, Shape
     """The schemas of bodies and answers, and the components they refer to."""
     answers = [route.answer for route in routes if route.answer is not None]
     bodies = [route.body for route in routes if route.body is not None]
-    kinds = list(dict.fromkeys([*answers, *bodies, ErrorAnswer, ReceiptAbsent, OriginCommitted]))
+    kinds = list(dict.fromkeys([*answers, *bodies, ErrorAnswer]))
     refs, components = msgspec.json.schema_components(
         kinds, ref_template="#/components/schemas/{name}"
     )
@@ -99,12 +98,14 @@ def _always_sent(kind: type[msgspec.Struct]) -> list[str]:
     """The fields of an answer that this server always sends.
 
     Most have defaults only for clients of older servers. A field may be missing only if its default
-    is null, or made by a factory for a payload.
+    is null, or it is a payload.
     """
     return [
         field.encode_name
         for field in msgspec.structs.fields(kind)
-        if field.required or field.default not in (None, msgspec.NODEFAULT) or _is_plain(field)
+        if field.required
+        or field.default not in (None, msgspec.UNSET, msgspec.NODEFAULT)
+        or _is_plain(field)
     ]
 
 

@@ -20,14 +20,13 @@ from penstock.protocol.errors import (
     TopicNotFound,
 )
 from penstock.protocol.metrics import CONTENT_TYPE, as_text
-from penstock.protocol.routes import ADMIN, READ, Param
+from penstock.protocol.routes import ADMIN, FLAG, READ, TEXT, Param
 from penstock.server.api.answers import encode
-from penstock.server.api.call import Call
+from penstock.server.api.call import ROUTES, Call
 from penstock.server.api.metrics import METRICS, TOPICS_SHOWN_MAX, FirstNames, Scrape, topic_numbers
 from penstock.server.api.openapi import document
-from penstock.server.api.routes import FLAG, ROUTES, TEXT
 from penstock.server.http.message import Answer
-from penstock.topics.engine.scheduler_view import partitions_view, scheduler_view
+from penstock.topics.engine.views import partitions_view, scheduler_view
 
 SLICE_NS: Final = 500_000
 """How long a slice may take, excluding its last step."""
@@ -139,21 +138,19 @@ async def in_slices(steps: Iterable[T], clock: Clock) -> list[T]:
 async def make_backup(call: Call) -> Answer:
     """Copy everything to a directory of the server."""
     call.check_unbounded()
-    dest = place_of(call.body().get("directory"), call.context.backup_dir)
+    dest = place_of(call.read(requests.BackupBody).directory, call.context.backup_dir)
     made = await call.context.engine.backup(dest)
     return call.answer(directory=str(dest), files=len(made.files), bytes=made.size_bytes)
 
 
-def place_of(wanted: Any, root: Path | None) -> Path:
+def place_of(wanted: str, root: Path | None) -> Path:
     """Where a backup goes: below the one directory that the operator configured for backups."""
     if root is None:
-        raise InvalidRequest(
-            "expected the setting backup_dir to name where backups may go, found none"
-        )
-    if not isinstance(wanted, str) or not wanted or "\0" in wanted:
-        raise InvalidRequest(f"expected directory to be a path, found {wanted!r}")
+        raise InvalidRequest("the server does not say where backups may go: set backup_dir")
+    if not wanted or "\0" in wanted:
+        raise InvalidRequest(f"directory must be a path, not {wanted!r}")
     allowed = root.resolve()
     dest = (allowed / wanted).resolve()
     if dest == allowed or not dest.is_relative_to(allowed):
-        raise InvalidRequest(f"expected a directory below the server's backup_dir, found {wanted}")
+        raise InvalidRequest(f"{wanted} is not below the server's backup_dir")
     return dest

@@ -12,7 +12,7 @@ import re
 from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -27,7 +27,7 @@ from penstock.protocol.errors import (
 from penstock.protocol.limits import PAGE_SIZE, PAGE_SIZE_MAX, TopicLimits
 from penstock.protocol.routes import ARROW
 from penstock.protocol.values import U64_MAX, check_text
-from penstock.topics.core.batch import Write
+from penstock.topics.core.batch import WriteRequest
 
 OBJECT_BYTES_MAX: Final = MIB
 """The limit on a body that is decoded to objects: objects are many times as large as their JSON."""
@@ -37,8 +37,6 @@ _WEIGHT: Final = re.compile(r";\s*q\s*=\s*([01](?:\.[0-9]*)?)\s*(?:;|$)")
 _DIGITS_MAX: Final = len(str(U64_MAX))
 _FLAGS: Final = {"true": True, "1": True, "false": False, "0": False}
 _decode: Final = msgspec.json.Decoder().decode
-_decode_vast: Final = msgspec.json.Decoder(float_hook=float).decode
-"""Reads numbers too large for a float as infinite; slower than the usual decoder."""
 
 
 class Query:
@@ -82,41 +80,26 @@ def check_json(headers: Mapping[str, str]) -> None:
     """Refuse a body that is not declared to be JSON."""
     kind = headers.get("content-type", "")
     if not kind.lstrip().lower().startswith(_JSON):
-        raise UnsupportedMediaType(f"expected Content-Type {_JSON}, found {kind or 'none'!r}")
+        raise UnsupportedMediaType(f"Content-Type must be {_JSON}, not {kind or 'none'!r}")
 
 
-def json_object(body: bytes, headers: Mapping[str, str], *, may_be_empty: bool = False) -> Any:
-    """The object in a body; where allowed, an empty body is an empty object."""
+def json_body(body: bytes, headers: Mapping[str, str], *, may_be_empty: bool = False) -> bytes:
+    """A body that is declared to be JSON and not too long to be decoded to objects.
+
+    Where allowed, an empty body is an empty object.
+    """
     if may_be_empty and not body:
-        return {}
+        return b"{}"
     check_json(headers)
     if len(body) > OBJECT_BYTES_MAX:
         raise PayloadTooLarge(
-            f"expected at most {format_bytes(OBJECT_BYTES_MAX)} where no records are written, "
-            f"found {len(body)} bytes"
+            f"the body has {len(body)} bytes; without records at most "
+            f"{format_bytes(OBJECT_BYTES_MAX)} are accepted"
         )
-    return decode_object(body)
+    return body
 
 
-def decode_object(body: bytes) -> dict[str, Any]:
-    """A JSON object, or `InvalidRequest`.
-
-    A number that is too large becomes infinite: a parser that reads it refuses it, and in an
-    unknown field it does no harm.
-    """
-    try:
-        try:
-            value = _decode(body)
-        except msgspec.ValidationError:
-            value = _decode_vast(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidRequest(f"expected a JSON object, found an error in it: {error}") from error
-    if not isinstance(value, dict):
-        raise InvalidRequest(f"expected a JSON object, found {type(value).__name__}")
-    return value
-
-
-def keyed(write: Write, headers: Mapping[str, str], limits: TopicLimits) -> Write:
+def keyed(write: WriteRequest, headers: Mapping[str, str], limits: TopicLimits) -> WriteRequest:
     """A write with the idempotency key of the header, decoded as UTF-8, unless the body has one."""
     key = headers.get("idempotency-key")
     if not key or write.key is not None:
@@ -131,7 +114,9 @@ def check_accepts_events(headers: Mapping[str, str]) -> None:
     """Refuse a client that does not accept an event stream."""
     accept = headers.get("accept")
     if accept is not None and EVENT_STREAM not in accept and "*/*" not in accept:
-        raise NotAcceptable(f"expected Accept to have {EVENT_STREAM}, found {accept!r}")
+        raise NotAcceptable(
+            f"this route answers with {EVENT_STREAM}, which Accept does not allow: {accept!r}"
+        )
 
 
 def wants_arrow(headers: Mapping[str, str]) -> bool:
@@ -163,10 +148,12 @@ def parse_cursor(cursor: str) -> str:
     try:
         value = _decode(b64decode(cursor, validate=True))
     except (ValueError, binascii.Error, msgspec.DecodeError, RecursionError) as error:
-        raise InvalidRequest(f"expected a cursor of an earlier page, found {cursor!r}") from error
+        raise InvalidRequest(
+            f"{cursor!r} is not a cursor: send next_cursor of the page before"
+        ) from error
     after = value.get("after") if isinstance(value, dict) else None
     if not isinstance(after, str):
-        raise InvalidRequest(f"expected a cursor of an earlier page, found {cursor!r}")
+        raise InvalidRequest(f"{cursor!r} is not a cursor: send next_cursor of the page before")
     return after
 
 

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 from penstock.protocol import answers, requests
-from penstock.protocol.errors import InvalidRequest, NotAQueue, TopicNotFound
+from penstock.protocol.errors import BatchTooLarge, InvalidRequest, NotAQueue, TopicNotFound
+from penstock.protocol.limits import DELAY_MS_MAX, TopicLimits, clamp_lease_ms
 from penstock.protocol.routes import READ, WRITE
-from penstock.server.api.answers import performance, spliced
-from penstock.server.api.call import Call
-from penstock.server.api.jobs import job_json
-from penstock.server.api.routes import ROUTES
+from penstock.protocol.values import check_text
+from penstock.server.api.answers import encode, performance, spliced
+from penstock.server.api.call import ROUTES, Call
 from penstock.server.http.message import Answer
-from penstock.topics.core.leases import (
-    Settle,
-    parse_claim,
-    parse_delay_ms,
-    parse_lease_ms,
-    parse_node,
-    parse_settle,
-)
+from penstock.topics.core.leases import ClaimRequest, Settle, lease_token, parse_token
+from penstock.topics.engine.queues import LeasedJob
 
 
 @ROUTES.post(
@@ -25,22 +19,18 @@ from penstock.topics.core.leases import (
     answer=answers.Claims,
     scope=READ | WRITE,
     named="topic",
-    body=requests.Claim,
-    errors=(
-        TopicNotFound,
-        NotAQueue,
-    ),
+    body=requests.ClaimBody,
+    errors=(TopicNotFound, NotAQueue),
 )
 async def claim(call: Call) -> Answer:
     """Lease jobs of a queue."""
     if not call.request.body:
-        raise InvalidRequest("expected a JSON object with a node, found an empty body")
-    body = call.body()
+        raise InvalidRequest("the body is empty: send a JSON object with a node")
+    body = call.read(requests.ClaimBody)
     engine = call.context.engine
-    request = parse_claim({**body, "node": "not looked at yet"}, engine.limits)
     if engine.topic(call.name).config.type != "queue":
         raise NotAQueue(call.name)
-    request = request._replace(node=parse_node(body, engine.limits))
+    request = claim_request(body, engine.limits)
     claims = await engine.queues.claim(call.name, request)
     if call.exchange.is_gone and claims.jobs:  # the answer cannot be delivered
         seqs, fences = zip(*((job.lease.seq, job.lease.fence) for job in claims.jobs), strict=True)
@@ -60,16 +50,13 @@ async def claim(call: Call) -> Answer:
     answer=answers.Acked,
     scope=WRITE,
     named="topic",
-    body=requests.Ack,
-    errors=(
-        TopicNotFound,
-        NotAQueue,
-    ),
+    body=requests.AckBody,
+    errors=(TopicNotFound, NotAQueue),
 )
 async def ack(call: Call) -> Answer:
     """Finish jobs."""
     engine = call.context.engine
-    settle = parse_settle(call.body(), engine.limits)
+    settle = settlement(call.read(requests.AckBody), engine.limits)
     settled = await engine.queues.ack(call.name, settle)
     return call.answer(
         topic=call.name,
@@ -85,18 +72,15 @@ async def ack(call: Call) -> Answer:
     answer=answers.Nacked,
     scope=WRITE,
     named="topic",
-    body=requests.Nack,
-    errors=(
-        TopicNotFound,
-        NotAQueue,
-    ),
+    body=requests.NackBody,
+    errors=(TopicNotFound, NotAQueue),
 )
 async def nack(call: Call) -> Answer:
     """Give jobs back."""
     engine = call.context.engine
-    body = call.body()
-    settle = parse_settle(body, engine.limits)
-    settled = await engine.queues.nack(call.name, settle, parse_delay_ms(body))
+    body = call.read(requests.NackBody)
+    delay_ms = min(body.delay_ms, DELAY_MS_MAX)
+    settled = await engine.queues.nack(call.name, settlement(body, engine.limits), delay_ms)
     return call.answer(
         topic=call.name,
         nacked=len(settled.seqs),
@@ -111,21 +95,80 @@ async def nack(call: Call) -> Answer:
     answer=answers.Extended,
     scope=WRITE,
     named="topic",
-    body=requests.Extend,
-    errors=(
-        TopicNotFound,
-        NotAQueue,
-    ),
+    body=requests.ExtendBody,
+    errors=(TopicNotFound, NotAQueue),
 )
 async def extend(call: Call) -> Answer:
     """Let leases end later."""
     engine = call.context.engine
-    body = call.body()
-    settle = parse_settle(body, engine.limits)
-    settled = await engine.queues.extend(call.name, settle, parse_lease_ms(body))
+    body = call.read(requests.ExtendBody)
+    lease_ms = clamp_lease_ms(body.lease_ms)
+    settled = await engine.queues.extend(call.name, settlement(body, engine.limits), lease_ms)
     return call.answer(
         topic=call.name,
         extended=len(settled.seqs),
         skipped=settled.skipped,
         deadlines={str(seq): settled.deadline_ms for seq in settled.seqs},
+    )
+
+
+def check_node(node: str, limits: TopicLimits) -> str:
+    """The name of a worker: any text, but required."""
+    if not node:
+        raise InvalidRequest("node is missing: say which worker claims or holds the jobs")
+    check_text("node", node, limits.node_bytes_max)
+    return node
+
+
+def claim_request(body: requests.ClaimBody, limits: TopicLimits) -> ClaimRequest:
+    """A claim with the server's defaults and limits."""
+    return ClaimRequest(
+        check_node(body.node, limits),
+        min(body.max or 1, limits.claim_max),
+        0 if body.lease_ms is None else clamp_lease_ms(body.lease_ms),
+    )
+
+
+def settlement(body: requests.AckBody, limits: TopicLimits) -> Settle:
+    """The jobs of an ack, nack or extend: tokens are checked first, then the node, then lengths."""
+    fences = None if body.lease_ids is None else tuple(map(parse_token, body.lease_ids))
+    node, seqs = check_node(body.node, limits), tuple(body.seqs)
+    if len(seqs) > limits.seqs_max:
+        raise BatchTooLarge(
+            f"{len(seqs)} seqs are too many for one request: send at most {limits.seqs_max}",
+            seqs=len(seqs),
+            max=limits.seqs_max,
+        )
+    if fences is not None and len(fences) != len(seqs):
+        raise InvalidRequest(
+            f"lease_ids must be as many as seqs: {len(fences)} for {len(seqs)}; "
+            'use "" where there is no lease id'
+        )
+    return Settle(node, seqs, fences)
+
+
+def job_json(job: LeasedJob) -> bytes:
+    """A job as a worker gets it: its lease and the record, with payloads as written."""
+    return b"{%b}" % _members(job)
+
+
+def job_event(topic: str, job: LeasedJob) -> bytes:
+    """The data of a job event."""
+    return b'{"topic":"%b",%b}' % (topic.encode(), _members(job))
+
+
+def _members(job: LeasedJob) -> bytes:
+    lease, slot = job
+    record = slot.record
+    tag = b"" if record.tag is None else b',"$tag":%b' % encode(record.tag)
+    meta = b"" if record.meta is None else b',"meta":%b' % bytes(record.meta)
+    return b'"$seq":%d,"lease_id":"%b","deadline":%d,"$ts":%d%b,"deliveries":%d,"data":%b%b' % (
+        slot.seq,
+        lease_token(lease.fence).encode(),
+        lease.deadline_ms,
+        slot.ts_ms,
+        tag,
+        lease.deliveries,
+        bytes(record.data),
+        meta,
     )

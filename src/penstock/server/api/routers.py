@@ -11,19 +11,20 @@ from penstock.kernel.errors import PenstockError
 from penstock.protocol import answers, requests
 from penstock.protocol.errors import (
     Forbidden,
+    InvalidRequest,
     RouterCycle,
     RouterNotFound,
     Throttled,
     TopicExistsIncompatible,
     TopicNotFound,
 )
-from penstock.protocol.routes import ADMIN, DELETE, READ, Param
-from penstock.protocol.values import parse_bool
-from penstock.server.api.call import Call
+from penstock.protocol.routes import ADMIN, DELETE, PAGES, READ, TEXT, Param
+from penstock.protocol.values import check_router_name, check_topic_name
+from penstock.server.api.call import ROUTES, Call
 from penstock.server.api.queries import make_cursor
-from penstock.server.api.routes import PAGES, ROUTES, TEXT
 from penstock.server.http.message import Answer
-from penstock.topics.core.router import Router, RouterConfig, parse_router
+from penstock.topics.core.predicate import parse_predicate
+from penstock.topics.core.router import Router, RouterConfig
 
 HIDDEN: Final = "…"
 """Replaces the name of a topic in a cycle that the caller may not access."""
@@ -36,22 +37,18 @@ HIDDEN: Final = "…"
     named="router",
     body=requests.RouterBody,
     statuses=(200, 201),
-    errors=(
-        TopicNotFound,
-        RouterCycle,
-        TopicExistsIncompatible,
-        Throttled,
-    ),
+    errors=(TopicNotFound, RouterCycle, TopicExistsIncompatible, Throttled),
 )
 async def put_router(call: Call) -> Answer:
     """Create a router, or update it in place."""
-    body = call.body()
-    config = parse_router(call.name, body)
-    create_dest = parse_bool("create_dest", body.get("create_dest", True))
+    body = call.read(requests.RouterBody)
+    config = router_config(call.name, body)
     for end in (config.source, config.dest):
         call.check_topic(end)
     try:
-        created, config = await call.context.engine.routers.put(config, create_dest=create_dest)
+        created, config = await call.context.engine.routers.put(
+            config, create_dest=body.create_dest
+        )
     except (RouterCycle, TopicExistsIncompatible) as refused:
         raise _as_told(call, config, refused) from None
     echo = config.echo()
@@ -117,8 +114,25 @@ def list_routers(call: Call) -> Answer:
     return call.answer(**shown)
 
 
+def router_config(name: str, body: requests.RouterBody) -> RouterConfig:
+    """The definition of a router, or `InvalidRequest`."""
+    source, dest = check_topic_name(body.source), check_topic_name(body.dest)
+    if source == dest:
+        raise InvalidRequest(f"a router cannot lead from {source!r} to itself: name another dest")
+    return RouterConfig(
+        check_router_name(name),
+        source,
+        dest,
+        body.preserve_node,
+        body.preserve_tag,
+        None if body.filter is None else parse_predicate(body.filter),
+        body.allow_cycle,
+        body.guarantee,
+    )
+
+
 def _out_of_reach(name: str) -> Forbidden:
-    return Forbidden(f"expected a router within the key's prefixes, found {name!r} to lead outside")
+    return Forbidden(f"router {name!r} leads outside of the API key's prefixes")
 
 
 def _as_told(
@@ -134,7 +148,7 @@ def _as_told(
     if call.is_bounded and detail.get("reason") == "router_dest_fan_in":
         # Its text names the existing router, wherever that one reads from.
         return TopicExistsIncompatible(
-            f"expected one source for topic {config.dest!r}, found it to have another", **detail
+            f"topic {config.dest!r} is fed by another source already", **detail
         )
     return refused
 

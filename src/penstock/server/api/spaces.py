@@ -1,12 +1,23 @@
-"""Handlers of spaces: commits, and entities in their current or a past state."""
+"""Handlers of spaces: commits, and entities in their current or a past state.
+
+>>> parse_after("120:meter-7")
+(120, 'meter-7')
+>>> accepted(7, 1_000, False, 1, 0.25).decode()[:48]
+'{"seq":7,"ts":1000,"replayed":false,"epoch":1,"p'
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
+import msgspec
+
+from penstock.commits.model import parse_commit
+from penstock.commits.space import writes_of
 from penstock.protocol import answers
+from penstock.protocol.commits import Commit
 from penstock.protocol.errors import (
     EntityNotFound,
     InvalidRequest,
@@ -14,24 +25,97 @@ from penstock.protocol.errors import (
     PastGone,
     TopicNotFound,
 )
-from penstock.protocol.routes import READ, Param
+from penstock.protocol.limits import PAGE_SIZE, PAGE_SIZE_MAX
+from penstock.protocol.routes import NUMBER, READ, TEXT, Param
+from penstock.server.api.answers import encode
 from penstock.server.api.auth import Grant
-from penstock.server.api.call import Call, Context
-from penstock.server.api.queries import check_json
-from penstock.server.api.routes import NUMBER, ROUTES, TEXT
-from penstock.server.api.space_pages import (
-    Row,
-    accepted,
-    entity_body,
-    history_row,
-    list_body,
-    number,
-    page_limit,
-    parse_after,
-    read_commit,
-)
+from penstock.server.api.call import ROUTES, Call, Context
+from penstock.server.api.queries import Query, check_json
 from penstock.server.http.message import Answer, Application, Exchange
-from penstock.topics.engine.spaces import Accepted, PageRequest
+from penstock.topics.core.record import DEPTH_MAX, check_depth
+from penstock.topics.engine.spaces import Accepted, EntityList, EntityView, PageRequest
+
+_ACCEPTED: Final = (
+    b'{"seq":%d,"ts":%d,"replayed":%b,"epoch":%d,"performance":{"server_total_ms":%.3f}}'
+)
+_ROW: Final = b'{"entity":"%b","seq":%d,"doc":%b}'
+_ENTITY: Final = (
+    b'{"entity":"%b","seq":%d,"doc":%b,"head":%d,"performance":{"server_total_ms":%.3f}}'
+)
+_LIST: Final = b'{"entities":[%b],"head":%d,"next":%b,"performance":{"server_total_ms":%.3f}}'
+_SMALL_BYTES: Final = 2 * DEPTH_MAX  # JSON up to this length cannot be nested too deeply
+
+
+def read_commit(body: bytes) -> Commit:
+    """The commit in a body, or `InvalidRequest`."""
+    if len(body) > _SMALL_BYTES:
+        check_depth(body)
+    return parse_commit(body)
+
+
+def accepted(seq: int, ts_ms: int, replayed: bool, epoch: int, total_ms: float) -> bytes:
+    """The answer to a commit that took effect, now or at an earlier try."""
+    return _ACCEPTED % (seq, ts_ms, b"true" if replayed else b"false", epoch, total_ms)
+
+
+def entity_body(found: EntityView, total_ms: float) -> bytes:
+    """The answer with one entity."""
+    return _ENTITY % (
+        found.entity.encode(), found.seq, found.document, found.head_seq, total_ms,
+    )  # fmt: skip
+
+
+def list_body(page: EntityList, total_ms: float) -> bytes:
+    """The answer with a page of entities."""
+    parts = [_ROW % (row.entity.encode(), row.seq, row.document) for row in page.entities]
+    cursor = encode(f"{page.head_seq}:{page.entities[-1].entity}") if page.more else b"null"
+    return _LIST % (b",".join(parts), page.head_seq, cursor, total_ms)
+
+
+def history_row(entity: str, seq: int, ts_ms: int, commit: Commit) -> dict[str, Any]:
+    """A commit in the history of an entity, with its effect on that entity."""
+    row: dict[str, Any] = {
+        "seq": seq,
+        "ts": ts_ms,
+        "session": commit.session,
+        "local_seq": commit.local_seq,
+    }
+    if commit.event_id is not None:
+        row["event_id"] = commit.event_id
+    row["writes"] = [msgspec.to_builtins(write) for write in writes_of(commit, entity)]
+    return row
+
+
+def number(query: Query, name: str) -> int | None:
+    """A whole number of the query, or None if absent; anything else is refused.
+
+    A misread seq must not count as absent: the answer would show another state.
+    """
+    text = query.text(name)
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) < 20):
+        raise InvalidRequest(f"{name} must be a whole number from 0 on, not {text!r}")
+    return int(text)
+
+
+def page_limit(query: Query) -> int:
+    """How many rows a page has."""
+    limit = number(query, "limit")
+    if limit is None:
+        return PAGE_SIZE
+    if not 1 <= limit <= PAGE_SIZE_MAX:
+        raise InvalidRequest(f"limit must be 1 to {PAGE_SIZE_MAX}, not {limit}")
+    return limit
+
+
+def parse_after(cursor: str) -> tuple[int, str]:
+    """The seq and the id in the cursor of a page."""
+    seq, colon, entity = cursor.partition(":")
+    if not colon or not entity or not (seq.isascii() and seq.isdigit() and len(seq) < 20):
+        raise InvalidRequest(f"after must be next of the page before, not {cursor!r}")
+    return int(seq), entity
+
 
 _JSON: Final = "application/json"
 Refuse = Callable[[Exchange, Exception, Grant | None], None]
@@ -123,19 +207,14 @@ class SameSpace:
     scope=READ,
     named="topic",
     query=(Param("at", NUMBER, "As it was at this seq of the space; as it is, if not said."),),
-    errors=(
-        EntityNotFound,
-        NotASpace,
-        PastGone,
-    ),
+    errors=(EntityNotFound, NotASpace, PastGone),
 )
 async def show_entity(call: Call) -> Answer:
     """An entity, now or as it was."""
     found = await call.context.engine.spaces.entity(
         call.name, _entity_id(call), number(call.query, "at")
     )
-    row = Row(found.entity, found.seq, found.document)
-    return Answer(200, entity_body(row, found.head_seq, call.total_ms()))
+    return Answer(200, entity_body(found, call.total_ms()))
 
 
 @ROUTES.get(
@@ -149,11 +228,7 @@ async def show_entity(call: Call) -> Answer:
         Param("after", TEXT, "`next` of the page before."),
         Param("at", NUMBER, "As it was at this seq of the space; as it is, if not said."),
     ),
-    errors=(
-        TopicNotFound,
-        NotASpace,
-        PastGone,
-    ),
+    errors=(TopicNotFound, NotASpace, PastGone),
 )
 async def list_entities(call: Call) -> Answer:
     """Entities by id, all as of one seq."""
@@ -163,13 +238,11 @@ async def list_entities(call: Call) -> Answer:
     if cursor:
         seq, after = parse_after(cursor)
         if at_seq is not None and at_seq != seq:
-            raise InvalidRequest(f"expected at to be that of the cursor, {seq}, found {at_seq}")
+            raise InvalidRequest(f"at must be that of the cursor, {seq}, not {at_seq}")
         at_seq = seq
     request = PageRequest(query.text("prefix") or "", after, page_limit(query), at_seq)
     page = await call.context.engine.spaces.entities(call.name, request)
-    rows = [Row(each.entity, each.seq, each.document) for each in page.entities]
-    after_next = page.entities[-1].entity if page.more else None
-    return Answer(200, list_body(rows, page.head_seq, after_next, call.total_ms()))
+    return Answer(200, list_body(page, call.total_ms()))
 
 
 @ROUTES.get(
@@ -181,10 +254,7 @@ async def list_entities(call: Call) -> Answer:
         Param("after", NUMBER, "Only commits after this seq; `next` of the page before."),
         Param("limit", NUMBER, "Rows of a page, 1 to 1000; 100 if not said."),
     ),
-    errors=(
-        EntityNotFound,
-        NotASpace,
-    ),
+    errors=(EntityNotFound, NotASpace),
 )
 async def entity_history(call: Call) -> Answer:
     """The commits that wrote an entity, oldest first."""

@@ -24,12 +24,30 @@ from penstock.protocol.errors import (
     TopicNotFound,
     TopicsApart,
 )
-from penstock.protocol.routes import ADMIN, ARROW, DELETE, READ, WRITE, Param
-from penstock.protocol.values import check_topic_name, parse_u64
+from penstock.protocol.limits import WAIT_MS_MAX, WRITES_MAX, TopicLimits
+from penstock.protocol.routes import (
+    ADMIN,
+    ARROW,
+    DELETE,
+    FLAG,
+    KEY,
+    NUMBER,
+    PAGES,
+    READ,
+    WRITE,
+    Param,
+)
+from penstock.protocol.values import check_topic_name
 from penstock.server.api.answers import data_body, encode, performance, spliced
-from penstock.server.api.arrow import arrow_stream, larger, page_facts
-from penstock.server.api.call import Call
-from penstock.server.api.columns import Columns, Wanted, record_batch
+from penstock.server.api.call import ROUTES, Call
+from penstock.server.api.columns import (
+    ColumnRequest,
+    RecordColumns,
+    arrow_stream,
+    larger,
+    page_facts,
+    record_batch,
+)
 from penstock.server.api.queries import (
     arrow_compression,
     check_json,
@@ -37,17 +55,15 @@ from penstock.server.api.queries import (
     make_cursor,
     wants_arrow,
 )
-from penstock.server.api.routes import FLAG, KEY, NUMBER, PAGES, ROUTES
 from penstock.server.http.message import Answer
-from penstock.topics.core.batch import Write, parse_write
-from penstock.topics.core.blocks import NotLoaded
+from penstock.topics.core.batch import WriteRequest, parse_write
+from penstock.topics.core.cold_row import NotLoaded
 from penstock.topics.core.predicate import parse_predicate
-from penstock.topics.core.read import Diff, ReadRequest, parse_read
-from penstock.topics.core.shown import records_json
-from penstock.topics.core.topic import Written
+from penstock.topics.core.read import DiffPage, ReadRequest
+from penstock.topics.core.record import records_json
+from penstock.topics.core.topic import AppendResult
+from penstock.topics.engine import views
 from penstock.topics.engine.views import TopicView
-
-WRITES_MAX: Final = 256
 
 
 @ROUTES.put(
@@ -58,16 +74,13 @@ WRITES_MAX: Final = 256
     body=TopicConfig,
     body_optional=True,
     statuses=(200, 201),
-    errors=(
-        TopicExistsIncompatible,
-        Throttled,
-    ),
+    errors=(TopicExistsIncompatible, Throttled),
 )
 async def put_topic(call: Call) -> Answer:
     """Make a topic, or change the named keys of one."""
-    body = call.body(may_be_empty=True)
-    call.check_config(body)
-    created, config = await call.context.engine.put_topic(call.name, body)
+    changes = call.read_object(may_be_empty=True)
+    call.check_config(changes)
+    created, config = await call.context.engine.put_topic(call.name, changes)
     return call.answer(201 if created else 200, topic=call.name, created=created, config=config)
 
 
@@ -82,7 +95,7 @@ async def put_topic(call: Call) -> Answer:
 async def show_topic(call: Call) -> Answer:
     """How a topic stands."""
     touch = call.query.flag("touch", True)
-    view = await call.context.engine.show_topic(call.name, touch=touch)
+    view = await views.show_topic(call.context.engine, call.name, touch=touch)
     shown: dict[str, Any] = {
         "topic": view.topic,
         "type": view.config.type,
@@ -114,16 +127,17 @@ async def show_topic(call: Call) -> Answer:
 def list_topics(call: Call) -> Answer:
     """Topics by name."""
     query = call.query
-    views, more = call.context.engine.list_topics(
+    page, more = views.list_topics(
+        call.context.engine,
         query.text("prefix") or "",
         query.after(),
         query.page_size(),
         touch=query.flag("touch", False),
         allowed=call.reaches,
     )
-    shown: dict[str, Any] = {"topics": [_row(view) for view in views]}
+    shown: dict[str, Any] = {"topics": [_row(view) for view in page]}
     if more:
-        shown["next_cursor"] = make_cursor(views[-1].topic)
+        shown["next_cursor"] = make_cursor(page[-1].topic)
     return call.answer(**shown)
 
 
@@ -155,12 +169,11 @@ async def drop_topic(call: Call) -> Answer:
 )
 async def delete(call: Call) -> Answer:
     """Delete records by prefix, by tag, or by both."""
-    body = call.body()
-    before_seq, match = body.get("before_seq"), body.get("match")
+    body = call.read(requests.DeleteBody)
     deletion = await call.context.engine.delete(
         call.name,
-        before_seq=None if before_seq is None else parse_u64("before_seq", before_seq),
-        match=None if match is None else parse_predicate(match),
+        before_seq=body.before_seq,
+        match=None if body.match is None else parse_predicate(body.match),
     )
     return call.answer(
         topic=call.name,
@@ -177,7 +190,7 @@ async def delete(call: Call) -> Answer:
     answer=answers.Diff,
     scope=READ,
     named="topic",
-    body=requests.Read,
+    body=requests.DiffBody,
     body_optional=True,
     query=(
         Param(
@@ -186,10 +199,7 @@ async def delete(call: Call) -> Answer:
             "Begin with the first record at or after this time; `from_seq` counts if it is later.",
         ),
     ),
-    errors=(
-        TopicNotFound,
-        RecordsUnreadable,
-    ),
+    errors=(TopicNotFound, RecordsUnreadable),
     also=(ARROW,),
 )
 async def diff(call: Call) -> Answer:
@@ -198,12 +208,10 @@ async def diff(call: Call) -> Answer:
     If a time is said as well, the later of the two counts.
     """
     engine = call.context.engine
-    body = call.body(may_be_empty=True)
+    body = call.read(requests.DiffBody, may_be_empty=True)
     is_arrow = wants_arrow(call.request.headers)
-    request = parse_read(body, larger(engine.limits) if is_arrow else engine.limits)
-    from_ts = call.query.number("from_ts", -1)
-    if from_ts < 0 and body.get("from_ts") is not None:
-        from_ts = parse_u64("from_ts", body["from_ts"])
+    request = read_request(body, larger(engine.limits) if is_arrow else engine.limits)
+    from_ts = call.query.number("from_ts", -1 if body.from_ts is None else body.from_ts)
     if from_ts >= 0:
         before_seq = engine.topic(call.name).seq_before(from_ts)
         request = request._replace(from_seq=max(request.from_seq, before_seq))
@@ -216,7 +224,7 @@ async def diff(call: Call) -> Answer:
     "/v0/write",
     answer=answers.WrittenMany,
     scope=WRITE,
-    body=requests.WriteMany,
+    body=requests.AppendManyBody,
     headers=(
         Param(
             "Idempotency-Key",
@@ -225,14 +233,7 @@ async def diff(call: Call) -> Answer:
         ),
     ),
     statuses=(200, 201),
-    errors=(
-        TopicNotFound,
-        IsASpace,
-        TopicsApart,
-        PayloadTooLarge,
-        TopicFull,
-        Throttled,
-    ),
+    errors=(TopicNotFound, IsASpace, TopicsApart, PayloadTooLarge, TopicFull, Throttled),
 )
 async def write_many(call: Call) -> Answer:
     """Append to several topics of one partition in one commit."""
@@ -249,6 +250,21 @@ async def write_many(call: Call) -> Answer:
     return Answer(201 if created else 200, data_body({"writes": shown}, total_ms, **spent))
 
 
+def read_request(body: requests.DiffBody, limits: TopicLimits) -> ReadRequest:
+    """A read with the server's defaults and limits."""
+    return ReadRequest(
+        body.from_seq,
+        min(body.limit or limits.read_records, limits.read_records_max),
+        requests.node_names(body.node),
+        body.include_tags,
+        body.include_meta,
+        min(body.wait_ms, WAIT_MS_MAX),
+        min(body.max_batch_bytes or limits.read_bytes, limits.read_bytes_max),
+        body.epoch,
+        None if body.tag is None else parse_predicate(body.tag),
+    )
+
+
 def _routers_in_reach(call: Call) -> set[str]:
     """The routers at a topic's ends whose other end the caller may access as well."""
     routers = call.context.engine.registry.routers
@@ -256,7 +272,7 @@ def _routers_in_reach(call: Call) -> set[str]:
     return {each.config.name for each in found if call.reaches_router(each.config)}
 
 
-async def _read(call: Call, request: ReadRequest) -> Diff:
+async def _read(call: Call, request: ReadRequest) -> DiffPage:
     """A read that may wait; it ends early if the client disconnects or the server stops."""
     if not request.wait_ms:
         return await call.context.engine.diff(call.name, request)
@@ -264,7 +280,7 @@ async def _read(call: Call, request: ReadRequest) -> Diff:
         return await call.context.engine.diff(call.name, request)
 
 
-def _page(call: Call, found: Diff, request: ReadRequest) -> bytes:
+def _page(call: Call, found: DiffPage, request: ReadRequest) -> bytes:
     facts = page_facts(call.name, found)
     topic = facts.pop("topic")
     records = records_json(
@@ -283,9 +299,9 @@ async def _arrow(call: Call, request: ReadRequest) -> Answer:
         await asyncio.get_running_loop().run_in_executor(None, import_module, "pyarrow")
     is_filtered = bool(request.nodes) or request.tag is not None
     found = await _read(call, request if is_filtered else request._replace(limit=1))
-    pieces: list[Columns] | None = None
+    pieces: list[RecordColumns] | None = None
     if found.found.records and not is_filtered:
-        wanted = Wanted(found.found.seqs[0] - 1, request.limit, request.batch_bytes_max)
+        wanted = ColumnRequest(found.found.seqs[0] - 1, request.limit, request.batch_bytes_max)
         try:
             topic = call.context.engine.topic(call.name)
             pieces, next_from_seq = call.context.columns.page(topic, wanted)
@@ -293,7 +309,7 @@ async def _arrow(call: Call, request: ReadRequest) -> Answer:
         except NotLoaded:  # cold records take the usual read path
             found = await _read(call, request)
     if pieces is None:
-        pieces = [Columns(record_batch(found.found))] if found.found.records else []
+        pieces = [RecordColumns(record_batch(found.found))] if found.found.records else []
     facts = page_facts(call.name, found)
     headers = tuple(
         (b"x-penstock-" + name.replace("_", "-").encode(), encode(value))
@@ -329,18 +345,20 @@ _decode_writes: Final = msgspec.json.Decoder(_Writes).decode
 _decode_target: Final = msgspec.json.Decoder(_Target).decode
 
 
-def _parse_writes(call: Call) -> list[tuple[str, Write]]:
+def _parse_writes(call: Call) -> list[tuple[str, WriteRequest]]:
     """The writes of a body, each to a different topic; the caller may write to all of them."""
     engine = call.context.engine
     try:
         raws = _decode_writes(call.request.body).writes
         named = [(_decode_target(raw).topic, raw) for raw in raws]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidRequest(f"expected writes with their topics, found: {error}") from None
+        raise InvalidRequest(f"writes must be a list, each with its topic: {error}") from None
     if not named:
-        raise InvalidRequest("expected at least one write, found none")
+        raise InvalidRequest("there is no write in the request")
     if len(named) > WRITES_MAX:
-        raise BatchTooLarge(f"expected at most {WRITES_MAX} writes, found {len(named)}")
+        raise BatchTooLarge(
+            f"{len(named)} writes are too many for one request: send at most {WRITES_MAX}"
+        )
     limits, headers = engine.limits, call.request.headers
     writes = [
         (check_topic_name(name), keyed(parse_write(bytes(raw), limits), headers, limits))
@@ -355,7 +373,7 @@ def _parse_writes(call: Call) -> list[tuple[str, Write]]:
     return writes
 
 
-def _written(name: str, answer: Written) -> dict[str, Any]:
+def _written(name: str, answer: AppendResult) -> dict[str, Any]:
     return {
         "topic": name,
         "first_seq": answer.first_seq,

@@ -7,13 +7,15 @@ and look at the next request only when there is room for it.
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Final, cast
 
 from penstock.kernel.units import format_bytes
-from penstock.protocol.errors import InvalidRequest, PayloadTooLarge
+from penstock.protocol.errors import CallError, InvalidRequest, PayloadTooLarge
+from penstock.server.http.budget import Pace, Waiter
+from penstock.server.http.compression import Inflation
 from penstock.server.http.head import CHUNKED, Line, Terms
+from penstock.server.http.message import TransportLimits
 from penstock.server.http.service import Service
-from penstock.server.http.slow_peers import Pace
 
 _SIZE_LINE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})(?:;[\t\x20-\x7e\x80-\xff]*)?")
 _TRAILER_LINE: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t\x20-\x7e\x80-\xff]*")
@@ -63,13 +65,13 @@ class Chunks:
     def _take_line(self, buffer: bytearray) -> bytes | None:
         end = buffer.find(b"\n", 0, _LINE_BYTES_MAX)
         if self._between and not b"\r\n".startswith(buffer[:2]):
-            raise InvalidRequest("expected the end of a line after a chunk's bytes")
+            raise InvalidRequest("a chunk is longer than its size says")
         if end < 0:
             if len(buffer) >= _LINE_BYTES_MAX:
-                raise InvalidRequest(f"expected a chunk's line of at most {_LINE_BYTES_MAX} bytes")
+                raise InvalidRequest(f"the line of a chunk is longer than {_LINE_BYTES_MAX} bytes")
             return None
         if end == 0 or buffer[end - 1] != 13:
-            raise InvalidRequest("expected lines that end with CR LF between chunks")
+            raise InvalidRequest("a line between chunks does not end with CR LF")
         line = bytes(buffer[: end - 1])
         del buffer[: end + 1]
         return line
@@ -82,7 +84,7 @@ class Chunks:
             return self._read_trailer(line)
         size = _SIZE_LINE.fullmatch(line)
         if size is None:
-            raise InvalidRequest("expected a chunk's size in hexadecimal digits")
+            raise InvalidRequest("the size of a chunk is not in hexadecimal digits")
         self._left = int(size[1], 16)
         self._trailing = self._left == 0
         return False
@@ -90,37 +92,91 @@ class Chunks:
     def _read_trailer(self, line: bytes) -> bool:
         self._trailer_bytes_left -= len(line)
         if self._trailer_bytes_left < 0 or (line and not _TRAILER_LINE.fullmatch(line)):
-            raise InvalidRequest("expected short and valid trailers after the last chunk")
+            raise InvalidRequest("the trailers after the last chunk are malformed or too long")
         return not line
 
 
 class Body:
-    """Collects a body of known length or in chunks; refuses it as soon as it is too large."""
+    """A body of known length or in chunks, from its head until its request begins.
 
-    def __init__(self, line: Line, terms: Terms, service: Service) -> None:
+    It is refused as soon as it is too large. Its bytes, compressed and inflated, count against the
+    budget of all connections; when `waits` is set, its reader must wait for `resume_body`.
+    """
+
+    __slots__ = (
+        "_budget", "_bytes_max", "_chunks", "_content", "_held_bytes", "_inflation", "_left",
+        "_reader", "has_more", "line", "owes_continue", "pace", "size", "terms", "waits",
+    )  # fmt: skip
+
+    def __init__(self, line: Line, terms: Terms, service: Service, reader: Waiter) -> None:
         limits = service.limits
         self.line = line
         self.terms = terms
         self.size = 0
         self.has_more = False
         """Whether `take` left bytes in the buffer that it can continue with."""
+        self.waits = False
+        self.owes_continue = False
+        """Whether the client waits for `100 Continue` before it sends the body."""
         self.pace = Pace(service.now_s)
+        self._reader = reader
+        self._budget = service.budget
+        self._held_bytes = 0
+        self._inflation: Inflation | None = None
         self._left = terms.length
         self._chunks = Chunks(limits.head_bytes_max) if terms.length == CHUNKED else None
         self._bytes_max = limits.body_bytes_max
         # One array, not a list of parts: many small parts would need more memory than their bytes.
         self._content = bytearray()
 
+    @property
+    def is_inflating(self) -> bool:
+        """Whether it has arrived and is being inflated."""
+        return self._inflation is not None
+
     def take(self, buffer: bytearray) -> bool:
-        """Move the body's bytes off the front of a buffer; True when the body is complete."""
-        if self._chunks is None:
-            return self._take_known(buffer)
-        whole = self._chunks.take(buffer, self._content)
+        """Move the body's bytes off the front of a buffer; True when the body has arrived."""
+        before = self.size
+        whole = self._take_known(buffer) if self._chunks is None else self._take_chunks(buffer)
+        self.waits = not self._count(self.size - before) and not whole
+        return whole
+
+    def begin_inflating(self) -> None:
+        """It has arrived and is gzip."""
+        self._inflation = Inflation(self.content(), self._bytes_max)
+        self._content = bytearray()
+
+    def inflate(self) -> bytes | None:
+        """Inflate a little; the whole body at its end, otherwise None."""
+        inflation = self._inflation
+        assert inflation is not None, "begin_inflating was called"
+        before = inflation.size
+        content = inflation.step()
+        self.waits = not self._count(inflation.size - before) and content is None
+        return content
+
+    def end(self, content: bytes | None) -> None:
+        """Release its bytes: it is complete and passed on, or abandoned."""
+        self._budget.finish(self._reader, content)
+        self._budget.give(self._held_bytes, None)
+        self._held_bytes = 0
+
+    def too_slow(self, now_s: float, limits: TransportLimits) -> CallError | None:
+        """Why it is refused if it arrives too slowly."""
+        return self._budget.too_slow(self.pace, self.size, now_s, limits)
+
+    def _count(self, size: int) -> bool:
+        self._held_bytes += size
+        return self._budget.take(self._reader, size)
+
+    def _take_chunks(self, buffer: bytearray) -> bool:
+        chunks = cast(Chunks, self._chunks)
+        whole = chunks.take(buffer, self._content)
         if len(self._content) > self._bytes_max:
             limit = format_bytes(self._bytes_max)
-            raise PayloadTooLarge(f"expected a body of at most {limit}, found more")
+            raise PayloadTooLarge(f"the body is larger than {limit}")
         self.size = len(self._content)
-        self.has_more = self._chunks.has_more
+        self.has_more = chunks.has_more
         return whole
 
     def content(self) -> bytes:

@@ -72,10 +72,10 @@ class Inflation:
         try:
             part = self._inflator.decompress(piece, STEP_BYTES)
         except zlib.error as error:
-            raise InvalidRequest(f"expected a gzip body, found a broken one: {error}") from None
+            raise InvalidRequest(f"the body is not valid gzip: {error}") from None
         if self.size + len(part) > self._bytes_max:
             limit = format_bytes(self._bytes_max)
-            raise PayloadTooLarge(f"expected a body of at most {limit}, found more when inflated")
+            raise PayloadTooLarge(f"the inflated body is larger than {limit}")
         self._parts.append(part)
         self.size += len(part)
         inflator = self._inflator
@@ -87,12 +87,12 @@ class Inflation:
         if inflator.eof:
             self._next_member()
         elif at_end and len(part) < STEP_BYTES:
-            raise InvalidRequest("expected a gzip body, found its beginning only")
+            raise InvalidRequest("the gzip body is cut off")
         return None
 
     def _next_member(self) -> None:
         # A gzip file is a sequence of members; after the last one there must be no more bytes.
         self._members += 1
         if self._members > MEMBERS_MAX:
-            raise InvalidRequest(f"expected at most {MEMBERS_MAX} gzip members, found more")
+            raise InvalidRequest(f"the gzip body has more than {MEMBERS_MAX} members")
         self._inflator = zlib.decompressobj(GZIP_WINDOW)

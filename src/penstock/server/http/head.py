@@ -45,7 +45,7 @@ def split_target(target: bytes) -> tuple[str, str]:
     if plain is not None:
         return plain[1].decode(), (plain[2] or b"").decode()
     if b"#" in target:
-        raise InvalidRequest("expected a target without a fragment, found '#'")
+        raise InvalidRequest("the target has a fragment: leave out '#' and what follows")
     path, _, query = _origin_form(target).partition(b"?")
     return _decode_path(path), _decode(query, "query")
 
@@ -65,7 +65,7 @@ def _origin_form(target: bytes) -> bytes:
         return target
     absolute = _ABSOLUTE.match(target)
     if absolute is None:
-        raise InvalidRequest("expected a target such as /v0/topics, found neither a path nor a URL")
+        raise InvalidRequest("the target is neither a path nor a URL: send one such as /v0/topics")
     rest = target[absolute.end() :]
     return rest if rest.startswith(b"/") else b"/" + rest
 
@@ -89,7 +89,7 @@ def _decode(text: bytes, what: str) -> str:
     try:
         return text.decode()
     except UnicodeDecodeError:
-        raise InvalidRequest(f"expected the {what} in UTF-8") from None
+        raise InvalidRequest(f"the {what} is not UTF-8") from None
 
 
 CHUNKED: Final = -1
@@ -207,13 +207,16 @@ class Heads:
         """Refuse a body whose declared length is over the limit."""
         if terms.length > self._body_bytes_max:
             limit = format_bytes(self._body_bytes_max)
-            raise PayloadTooLarge(f"expected a body of at most {limit}, found {terms.length} bytes")
+            raise PayloadTooLarge(
+                f"the body has {terms.length} bytes; at most {limit} are accepted"
+            )
 
     def _read_line(self, raw: bytes) -> Line:
         match = _LINE.fullmatch(raw)
         if match is None:
             raise InvalidRequest(
-                "expected a line such as GET /v0/topics HTTP/1.1, or the preface of HTTP/2"
+                "malformed request line: send one such as GET /v0/topics HTTP/1.1, "
+                "or the preface of HTTP/2"
             )
         method, target, minor = match.groups()
         path, query = split_target(target)
@@ -262,9 +265,9 @@ def _fields(raw: bytes) -> list[tuple[bytes, bytes]]:
     except httptools.HttpParserUpgrade:
         pass
     except httptools.HttpParserError as error:
-        raise InvalidRequest(f"expected an HTTP request, found a bad one: {error}") from None
+        raise InvalidRequest(f"malformed HTTP request: {error}") from None
     if not found.complete:
-        raise InvalidRequest("expected an HTTP request, found headers that do not end")
+        raise InvalidRequest("malformed HTTP request: its headers do not end")
     return found.headers
 
 
@@ -293,7 +296,7 @@ def _adapt(line: Line, terms: Terms) -> Terms:
     if not line.old:
         _check_host(terms)
     elif terms.length == CHUNKED:
-        raise InvalidRequest("expected no Transfer-Encoding with HTTP/1.0")
+        raise InvalidRequest("HTTP/1.0 has no Transfer-Encoding: send Content-Length")
     asked = "keep-alive" in terms.headers.get("connection", "").lower()
     return msgspec.structs.replace(
         terms,
@@ -308,13 +311,13 @@ def _adapt(line: Line, terms: Terms) -> Terms:
 
 def _check_host(terms: Terms) -> None:
     if "host" not in terms.headers:
-        raise InvalidRequest("expected a Host header, found none")
+        raise InvalidRequest("the Host header is missing")
 
 
 def join_headers(fields: list[tuple[bytes, bytes]], headers_max: int) -> dict[str, str]:
     """Headers by lower-case name, repeated ones joined; refuses repeats that are not allowed."""
     if len(fields) > headers_max:
-        raise InvalidRequest(f"expected at most {headers_max} headers, found {len(fields)}")
+        raise InvalidRequest(f"{len(fields)} headers are too many: send at most {headers_max}")
     headers: dict[str, str] = {}
     for raw_name, raw_value in fields:
         name = raw_name.decode("latin-1").lower()
@@ -322,7 +325,7 @@ def join_headers(fields: list[tuple[bytes, bytes]], headers_max: int) -> dict[st
         if name not in headers:
             headers[name] = value
         elif name in _SINGLE:
-            raise InvalidRequest(f"expected one {name} header, found several")
+            raise InvalidRequest(f"there are several {name} headers: send one")
         else:
             headers[name] += ("; " if name == "cookie" else ", ") + value
     return headers
@@ -334,7 +337,7 @@ def is_gzip(headers: dict[str, str]) -> bool:
     if coding in ("", "identity"):
         return False
     if coding not in ("gzip", "x-gzip"):
-        raise UnsupportedMediaType(f"expected Content-Encoding gzip or none, found {coding!r}")
+        raise UnsupportedMediaType(f"Content-Encoding must be gzip, or absent, not {coding!r}")
     return True
 
 
@@ -343,8 +346,8 @@ def _body_length(headers: dict[str, str]) -> int:
     if coding is None:
         length = headers.get("content-length", "0")
         if not (length.isascii() and length.isdigit()):
-            raise InvalidRequest(f"expected Content-Length in digits, found {length!r}")
+            raise InvalidRequest(f"Content-Length must be digits, not {length!r}")
         return int(length)
     if coding.lower() != "chunked" or "content-length" in headers:
-        raise InvalidRequest(f"expected Transfer-Encoding chunked alone, found {coding!r}")
+        raise InvalidRequest(f"Transfer-Encoding must be chunked alone, not {coding!r}")
     return CHUNKED

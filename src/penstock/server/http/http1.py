@@ -15,12 +15,11 @@ from typing import Final, cast
 from penstock.kernel.errors import Rejected
 from penstock.protocol.errors import CallError, InvalidRequest
 from penstock.server.http.body import Body
-from penstock.server.http.compression import Inflation
+from penstock.server.http.budget import Stall
 from penstock.server.http.head import REFUSED_TERMS, Line, Terms
 from penstock.server.http.http1_exchange import ANSWERED, GONE, HOT, OPEN, Http1Exchange, refusal
 from penstock.server.http.message import USUAL, Request
 from penstock.server.http.service import TICK_S, Service
-from penstock.server.http.slow_peers import Stall
 from penstock.server.http.stream import SocketStream
 from penstock.server.http.websocket import WebSocketConnection, accept_head
 
@@ -50,47 +49,12 @@ class Http1Connection(asyncio.Protocol):
 
     # Without slots, each connection would have a dictionary, which is large and slow.
     __slots__ = (
-        "_advancing",
-        "_again",
-        "_application",
-        "_began_s",
-        "_body",
-        "_body_waits",
-        "_budget",
-        "_buffer",
-        "_continue_owed",
-        "_counters",
-        "_handle_again",
-        "_held_bytes",
-        "_in_order",
-        "_inflated",
-        "_inflation",
-        "_lines",
-        "_linger_until_s",
-        "_lingers",
-        "_live",
-        "_overlaps",
-        "_pipelined_max",
-        "_reading",
-        "_rests",
-        "_same_head",
-        "_same_line",
-        "_same_size",
-        "_same_terms",
-        "_scanned",
-        "_sender",
-        "_simple",
-        "_stage",
-        "_stall",
-        "_terms",
-        "_touched_s",
-        "_transport",
-        "_upgrading",
-        "_writes_paused",
-        "last",
-        "line",
-        "service",
-    )
+        "_advancing", "_again", "_application", "_began_s", "_body", "_budget", "_buffer",
+        "_counters", "_handle_again", "_in_order", "_lines", "_linger_until_s", "_lingers", "_live",
+        "_overlaps", "_pipelined_max", "_reading", "_rests", "_same_head", "_same_line",
+        "_same_size", "_same_terms", "_scanned", "_sender", "_simple", "_stage", "_stall", "_terms",
+        "_touched_s", "_transport", "_upgrading", "_writes_paused", "last", "line", "service",
+    )  # fmt: skip
 
     def __init__(self, service: Service) -> None:
         self.service = service
@@ -118,11 +82,7 @@ class Http1Connection(asyncio.Protocol):
         self._buffer = bytearray()
         self._scanned = 0
         self._body: Body | None = None
-        self._held_bytes = 0
-        """Bytes of the incoming body, compressed and inflated, as the budget counts them."""
-        self._inflation: Inflation | None = None
-        self._inflated = (_REFUSED_LINE, REFUSED_TERMS)
-        """The head of the request whose body is being inflated."""
+        """The body of the request being read, until the request is passed on."""
         self._sender = USUAL
         """The sender of the request being read."""
         self._upgrading: Http1Exchange | None = None
@@ -134,9 +94,7 @@ class Http1Connection(asyncio.Protocol):
         self._advancing = False
         self._rests = False
         """A read was large: the rest is left to later iterations of the event loop."""
-        self._continue_owed = False
         self._reading = True
-        self._body_waits = False
         self._writes_paused = False
         self._touched_s = service.now_s
         self._began_s = service.now_s
@@ -234,7 +192,11 @@ class Http1Connection(asyncio.Protocol):
             self._sweep_body(self._body, now_s)
         elif self._stage is HEAD and self._buffer and self._may_advance():
             if now_s - self._began_s > limits.head_s:
-                self._refuse(InvalidRequest(f"expected a request's head within {limits.head_s} s"))
+                self._refuse(
+                    InvalidRequest(
+                        f"the head of the request was not complete within {limits.head_s} s"
+                    )
+                )
         elif not self.line and waited_s > limits.idle_s:
             self._transport.close()
 
@@ -254,9 +216,11 @@ class Http1Connection(asyncio.Protocol):
 
     def resume_body(self) -> None:
         """There is memory for more of the body."""
-        self._body_waits = False
-        if self._inflation is not None:
-            self.service.loop.call_soon(self._inflate)
+        body = self._body
+        if body is not None:
+            body.waits = False
+            if body.is_inflating:
+                self.service.loop.call_soon(self._inflate)
         self._settle()
 
     # called by the exchanges ---------------------------------------------------------------------
@@ -312,7 +276,7 @@ class Http1Connection(asyncio.Protocol):
             exchange.request, exchange.terms, subprotocol, self.service.answers.date
         )
         if self.line[0] is not exchange or self._upgrading is not exchange:
-            raise Rejected("expected a WebSocket's request alone, found others before it")
+            raise Rejected("a WebSocket cannot be opened while earlier requests are unanswered")
         self.line.clear()
         self._give_back(exchange.request.body)
         self._simple = False
@@ -459,14 +423,14 @@ class Http1Connection(asyncio.Protocol):
                 break
             del buffer[:2]
         else:
-            raise InvalidRequest("expected an HTTP request line, found empty lines")
+            raise InvalidRequest("there are too many empty lines before the request")
         if not self._scanned:
             self._began_s = self.service.now_s
         end = buffer.find(_BLANK_LINE, max(0, self._scanned - 3)) + 4
         self._scanned = len(buffer)
         if (len(buffer) if end < 4 else end) > self.service.limits.head_bytes_max:
             most = self.service.limits.head_bytes_max
-            raise InvalidRequest(f"expected a request's head of at most {most} bytes, found more")
+            raise InvalidRequest(f"the head of the request is longer than {most} bytes")
         if end < 4:
             return False
         line, terms = self.service.heads.parse(bytes(buffer[:end]))
@@ -482,47 +446,33 @@ class Http1Connection(asyncio.Protocol):
     def _begin(self, line: Line, terms: Terms) -> None:
         self._sender = terms.sender
         if not terms.length:
-            self._complete(line, terms, b"")
+            self._accept(line, terms, b"")
             return
         self.service.heads.check_length(terms)
         refused = self.service.check_head(line.method, terms.headers, terms.sender)
         if refused is not None:
             raise refused
         self._stage = BODY
-        self._body = Body(line, terms, self.service)
+        self._body = Body(line, terms, self.service, self)
         if terms.expects_continue and len(self._buffer) < max(terms.length, 1):
-            self._continue_owed = True
+            self._body.owes_continue = True
             self._send_continue()
 
     def _step_body(self) -> bool:
         """Move bytes from the buffer to the body; pass the request on when it is complete."""
         body = cast(Body, self._body)
-        before = body.size
         whole = body.take(self._buffer)
-        if not self._count(body.size - before) and not whole:
-            self._body_waits = True
-        if whole:
-            self._complete(body.line, body.terms, body.content())
-        return whole or (body.has_more and not self._body_waits)
-
-    def _count(self, size: int) -> bool:
-        self._held_bytes += size
-        return self._budget.take(self, size)
-
-    def _complete(self, line: Line, terms: Terms, content: bytes) -> None:
-        if terms.gzip_body and content:
+        if whole and body.terms.gzip_body and body.size:
             self._stage = INFLATING
-            self._body = None
-            self._body_waits = False
-            self._inflation = Inflation(content, self.service.limits.body_bytes_max)
-            self._inflated = line, terms
+            body.begin_inflating()
             self._inflate()
-        else:
-            self._accept(line, terms, content)
+        elif whole:
+            self._accept(body.line, body.terms, body.content())
+        return whole or (body.has_more and not body.waits)
 
     def _accept(self, line: Line, terms: Terms, content: bytes) -> None:
         self._stage = HEAD
-        if self._held_bytes or self._body is not None:
+        if self._body is not None:
             self._end_body(content)
         if not terms.keep_alive:
             self._stop_reading_requests()
@@ -530,14 +480,12 @@ class Http1Connection(asyncio.Protocol):
 
     def _inflate(self) -> None:
         """Inflate a little; a large body takes several iterations of the event loop."""
-        inflation = self._inflation
-        if inflation is None:
+        body = self._body
+        if body is None or not body.is_inflating:
             return
-        line, terms = self._inflated
-        before = inflation.size
+        terms = body.terms
         try:
-            content = inflation.step()
-            may_go_on = self._count(inflation.size - before)
+            content = body.inflate()
         except CallError as refused:
             self._end_body()
             self._stage = HEAD
@@ -546,12 +494,10 @@ class Http1Connection(asyncio.Protocol):
             self._advance()
             return
         if content is not None:
-            self._accept(line, terms, content)
+            self._accept(body.line, terms, content)
             self._advance()
-        elif may_go_on:
+        elif not body.waits:
             self.service.loop.call_soon(self._inflate)
-        else:
-            self._body_waits = True
 
     def _refuse(self, refused: CallError, *, ends: bool = True) -> None:
         """Answer a request that is not passed on, in its turn."""
@@ -575,20 +521,17 @@ class Http1Connection(asyncio.Protocol):
 
     def _end_body(self, content: bytes | None = None) -> None:
         """Reset the incoming body: it is complete, or abandoned."""
-        self._body = self._inflation = None
-        self._body_waits = False
-        self._continue_owed = False
-        held, self._held_bytes = self._held_bytes, 0
-        self._budget.finish(self, content)
-        self._budget.give(held, None)
+        body, self._body = self._body, None
+        if body is not None:
+            body.end(content)
 
     def _sweep_body(self, body: Body, now_s: float) -> None:
-        if self._body_waits or not self._may_advance():
+        if body.waits or not self._may_advance():
             # The wait was for memory; the peer is not slow.
             self._touched_s = now_s
             body.pace.excuse(TICK_S)
             return
-        refused = self._budget.too_slow(body.pace, body.size, now_s, self.service.limits)
+        refused = body.too_slow(now_s, self.service.limits)
         if refused is not None:
             self._refuse(refused)
 
@@ -674,8 +617,9 @@ class Http1Connection(asyncio.Protocol):
         self._transport.write(data)
 
     def _send_continue(self) -> None:
-        if self._continue_owed and not self.line:
-            self._continue_owed = False
+        body = self._body
+        if body is not None and body.owes_continue and not self.line:
+            body.owes_continue = False
             self._write(_CONTINUE)
 
     # reading -------------------------------------------------------------------------------------
@@ -685,7 +629,8 @@ class Http1Connection(asyncio.Protocol):
         may_advance = self._may_advance()
         self._simple = may_advance and self._stage is HEAD and not self._buffer and not self.last
         listens = self._stage is STOPPED or self._stage is STREAMING
-        self._read(listens or (may_advance and not self._body_waits))
+        body_waits = self._body is not None and self._body.waits
+        self._read(listens or (may_advance and not body_waits))
 
     def _read(self, wanted: bool) -> None:
         if wanted == self._reading or self._transport.is_closing():

@@ -10,14 +10,22 @@ import msgspec
 from penstock.kernel.errors import Busy, Rejected, Unavailable
 from penstock.kernel.units import KIB
 from penstock.protocol.errors import CallError
-from penstock.server.http.answer_head import AnswerHeads, has_body, header_lines
 from penstock.server.http.compression import (
     COMPRESS_IN_THREAD_ABOVE_BYTES,
     GZIP_ABOVE_BYTES,
     compress,
 )
 from penstock.server.http.head import Terms
-from penstock.server.http.message import EVENT_STREAM, JSON, Headers, Request, error_body
+from penstock.server.http.message import (
+    EVENT_STREAM,
+    JSON,
+    AnswerHeads,
+    Headers,
+    Request,
+    error_body,
+    has_body,
+    header_lines,
+)
 from penstock.server.http.service import INTERNAL_ERROR
 from penstock.server.http.stream import SocketStream
 
@@ -128,7 +136,7 @@ class Http1Exchange(msgspec.Struct, eq=False):
     def upgrade(self, subprotocol: str | None = None) -> WebSocketConnection:
         """Go on as a WebSocket."""
         if self._closed():
-            raise Rejected("expected a WebSocket's peer, found it gone")
+            raise Rejected("the client has disconnected")
         websocket = self.connection.upgrade(self, subprotocol)
         self.state = ANSWERED
         return websocket
@@ -140,7 +148,7 @@ class Http1Exchange(msgspec.Struct, eq=False):
 
     def _closed(self) -> bool:
         if self.state == ANSWERED:
-            raise Rejected("expected one answer to a request, found a second one")
+            raise Rejected("the request is answered already")
         return self.state == GONE
 
     def _compress(self, first: bytes, body: bytes, status: int) -> None:

@@ -35,12 +35,11 @@ from h2.exceptions import H2Error, StreamClosedError
 from h2.settings import SettingCodes, Settings
 
 from penstock.protocol.errors import CallError, InvalidRequest
+from penstock.server.http.budget import InPortions, Stall
 from penstock.server.http.head import REFUSED_TERMS, Line, Terms, split_target
 from penstock.server.http.http1_exchange import GONE
 from penstock.server.http.http2_exchange import Http2Exchange
-from penstock.server.http.portions import InPortions
 from penstock.server.http.service import TICK_S, Service
-from penstock.server.http.slow_peers import Stall
 
 _FRAME_HEAD_BYTES: Final = 9
 
@@ -256,9 +255,9 @@ class Http2Connection(InPortions):
         pseudo = {name: value for name, value in fields if name.startswith(b":")}
         rest = [field for field in fields if not field[0].startswith(b":")]
         if any(_BAD_VALUE.search(value) for _, value in fields):
-            raise InvalidRequest("expected headers without control characters")
+            raise InvalidRequest("a header contains control characters")
         if b":path" not in pseudo or b":method" not in pseudo:
-            raise InvalidRequest("expected a request with a method and a path")
+            raise InvalidRequest("the request has no method or no path")
         if b":authority" in pseudo and all(name != b"host" for name, _ in rest):
             rest.append((b"host", pseudo[b":authority"]))
         method = pseudo[b":method"].decode("latin-1")

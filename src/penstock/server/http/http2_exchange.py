@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from penstock.kernel.errors import Busy, Rejected, Unavailable
 from penstock.kernel.units import format_bytes
 from penstock.protocol.errors import CallError, PayloadTooLarge
-from penstock.server.http.answer_head import check_headers, has_body
+from penstock.server.http.budget import Pace, Stall
 from penstock.server.http.compression import (
     COMPRESS_IN_THREAD_ABOVE_BYTES,
     GZIP_ABOVE_BYTES,
@@ -17,9 +17,16 @@ from penstock.server.http.compression import (
 )
 from penstock.server.http.head import Line, Terms
 from penstock.server.http.http1_exchange import ANSWERED, COME_BACK, GONE, OPEN
-from penstock.server.http.message import EVENT_STREAM, JSON, Headers, Request, error_body
+from penstock.server.http.message import (
+    EVENT_STREAM,
+    JSON,
+    Headers,
+    Request,
+    check_headers,
+    error_body,
+    has_body,
+)
 from penstock.server.http.service import INTERNAL_ERROR
-from penstock.server.http.slow_peers import Pace, Stall
 
 if TYPE_CHECKING:
     from penstock.server.http.http2 import Http2Connection
@@ -69,7 +76,7 @@ class Http2Exchange:
         """Add bytes to the body; raises `PayloadTooLarge`."""
         limit = self.connection.service.limits.body_bytes_max
         if len(self._body) + len(data) > limit:
-            raise PayloadTooLarge(f"expected a body of at most {format_bytes(limit)}, found more")
+            raise PayloadTooLarge(f"the body is larger than {format_bytes(limit)}")
         self._body += data
         self.received_bytes += len(data)
         self.touched_s = self.connection.service.now_s
@@ -199,7 +206,7 @@ class Http2Exchange:
 
     def upgrade(self, subprotocol: str | None = None) -> WebSocketConnection:
         """Refuse: WebSockets are upgraded from HTTP/1.1."""
-        raise Rejected("expected a WebSocket's request over HTTP/1.1, found HTTP/2")
+        raise Rejected("WebSockets are served over HTTP/1.1, not HTTP/2")
 
     def lost(self) -> None:
         """The peer cancelled the stream or disconnected."""
@@ -215,7 +222,7 @@ class Http2Exchange:
 
     def _closed(self) -> bool:
         if self.state == ANSWERED:
-            raise Rejected("expected one answer to a request, found a second one")
+            raise Rejected("the request is answered already")
         return self.state == GONE
 
     def _send(self, status: int, lines: list[tuple[bytes, bytes]], body: bytes) -> None:

@@ -37,10 +37,10 @@ class NewConnection(asyncio.Protocol):
         service.counters.connections_total += 1
         most = service.limits.connections_max
         if service.draining:
-            self._turn_away(ShuttingDown("expected a server that goes on, found it shutting down"))
+            self._turn_away(ShuttingDown("the server is shutting down"))
             return
         if len(service.connections) >= most:
-            text = f"expected at most {most} connections, found all in use"
+            text = f"all {most} connections of the server are in use"
             self._turn_away(Throttled(text, limit="max_connections"))
             return
         service.add(self)
@@ -132,7 +132,7 @@ class Listener:
     async def start(self, host: str = "127.0.0.1", port: int = 4000) -> tuple[str, int]:
         """Bind and accept; port 0 picks a free one. Returns the bound address."""
         if self._service is not None:
-            raise Rejected("expected a listener that was not started, found one that was")
+            raise Rejected("the listener is started already")
         loop = asyncio.get_running_loop()
         service = Service(
             self._application,
@@ -160,7 +160,7 @@ class Listener:
     def address(self) -> tuple[str, int]:
         """The bound host and port."""
         if self._server is None or not self._server.sockets:
-            raise Rejected("expected a listener that accepts, found one that does not")
+            raise Rejected("the listener does not accept connections")
         host, port = self._server.sockets[0].getsockname()[:2]
         return host, port
 
@@ -225,5 +225,5 @@ class Listener:
     @property
     def _running(self) -> Service:
         if self._service is None:
-            raise Rejected("expected a listener that was started, found one that was not")
+            raise Rejected("the listener is not started")
         return self._service

@@ -10,9 +10,8 @@ True
 >>> doors.sender({"host": "localhost:4000", "origin": "http://evil.example"}).check(changes=True)
 Traceback (most recent call last):
     ...
-penstock.protocol.errors.ForeignOrigin: expected a request of this server's own origin, found \
-one of http://evil.example: to let it in, add it to allowed_origins (penstock serve \
---allowed-origin)
+penstock.protocol.errors.ForeignOrigin: the request comes from a page of http://evil.example: \
+to let it in, add it to allowed_origins (penstock serve --allowed-origin)
 >>> doors.sender({"host": "localhost:4000", "origin": "https://app.example"}).cors[0]
 (b'Access-Control-Allow-Origin', b'https://app.example')
 """
@@ -178,8 +177,8 @@ def parse_origin(text: str) -> str:
     normal = _normal(found)
     if normal is None:
         raise Rejected(
-            f"expected allowed_origins such as https://app.example or http://localhost:3000, "
-            f"found {text!r}"
+            f"{text!r} is not an origin: write allowed_origins like https://app.example "
+            "or http://localhost:3000"
         )
     return normal
 
@@ -197,7 +196,7 @@ def parse_host(text: str) -> str:
     parsed = authority(f"[{found}]" if is_bare_address and ":" in found else found)
     if parsed is None:
         raise Rejected(
-            f"expected allowed_hosts such as example.org or 10.0.0.5:4000, found {text!r}"
+            f"{text!r} is not a host: write allowed_hosts like example.org or 10.0.0.5:4000"
         )
     return parsed.host if parsed.port is None else str_of(parsed)
 

@@ -15,10 +15,16 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from penstock.protocol.errors import CallError
-from penstock.server.http.answer_head import AnswerHeads
 from penstock.server.http.budget import BodyBudget
 from penstock.server.http.head import Heads, Overlaps, nothing_overlaps
-from penstock.server.http.message import Application, Exchange, Sender, TransportLimits, error_body
+from penstock.server.http.message import (
+    AnswerHeads,
+    Application,
+    Exchange,
+    Sender,
+    TransportLimits,
+    error_body,
+)
 from penstock.server.http.origins import Origins
 
 TICK_S: Final = 1.0
@@ -48,7 +54,7 @@ class Counters:
     websockets_open: int = 0
 
 
-class Connection(Protocol):
+class ServedConnection(Protocol):
     """A connection of any protocol, as the service sees it."""
 
     def sweep(self, now_s: float) -> None:
@@ -85,7 +91,7 @@ class Service:
         self.answers = AnswerHeads(varies=origins.varies)
         self.budget = BodyBudget(limits.buffered_bytes_max, limits.buffered_bytes_refused)
         self.counters = Counters()
-        self.connections: set[Connection] = set()
+        self.connections: set[ServedConnection] = set()
         self.draining = False
         self.emptied: Callable[[], None] | None = None
         """Called when the last connection is closed."""
@@ -117,16 +123,16 @@ class Service:
         for connection in list(self.connections):
             connection.drain()
 
-    def add(self, connection: Connection) -> None:
+    def add(self, connection: ServedConnection) -> None:
         """Register an open connection."""
         self.connections.add(connection)
 
-    def replace(self, connection: Connection, successor: Connection) -> None:
+    def replace(self, connection: ServedConnection, successor: ServedConnection) -> None:
         """A connection continues under another protocol."""
         self.connections.discard(connection)
         self.connections.add(successor)
 
-    def discard(self, connection: Connection) -> None:
+    def discard(self, connection: ServedConnection) -> None:
         """Remove a closed connection."""
         self.connections.discard(connection)
         if not self.connections and self.emptied is not None:

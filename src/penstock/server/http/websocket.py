@@ -16,13 +16,11 @@ from websockets.server import ServerProtocol
 from websockets.utils import accept_key
 
 from penstock.kernel.errors import Rejected
-from penstock.server.http.answer_head import check_headers
+from penstock.server.http.budget import InPortions, Stall
 from penstock.server.http.head import Terms
-from penstock.server.http.message import Request
-from penstock.server.http.portions import InPortions
+from penstock.server.http.message import Request, check_headers
 from penstock.server.http.service import Service
-from penstock.server.http.slow_peers import Stall
-from penstock.server.http.writer import SocketWriter
+from penstock.server.http.stream import SocketWriter
 
 BYTES_A_TURN: Final = 4_096
 """How many bytes of one peer are processed before others get a turn: they may be many frames."""
@@ -176,7 +174,7 @@ class WebSocketConnection(InPortions):
             try:
                 message.decode()
             except UnicodeDecodeError:
-                self._frames.fail(_INVALID_TEXT, "expected text in UTF-8")
+                self._frames.fail(_INVALID_TEXT, "the text is not UTF-8")
                 return
         callback = self.on_text if self._is_text else self.on_binary
         if callback is None:
@@ -214,15 +212,15 @@ def accept_head(request: Request, terms: Terms, subprotocol: str | None, date: b
     """The head that upgrades a connection to a WebSocket; raises `Rejected` if not allowed."""
     headers = terms.headers
     if request.method != "GET" or terms.is_head or not terms.wants_upgrade:
-        raise Rejected("expected GET with Connection: Upgrade, found another request")
+        raise Rejected("this route is for WebSockets: send GET with Connection: Upgrade")
     if headers["upgrade"].lower() != "websocket":
-        raise Rejected(f"expected Upgrade: websocket, found {headers['upgrade']!r}")
+        raise Rejected(f"Upgrade must be websocket, not {headers['upgrade']!r}")
     if headers.get("sec-websocket-version") != "13":
         found = headers.get("sec-websocket-version")
-        raise Rejected(f"expected Sec-WebSocket-Version 13, found {found!r}")
+        raise Rejected(f"Sec-WebSocket-Version must be 13, not {found!r}")
     key = headers.get("sec-websocket-key", "")
     if not _is_key(key):
-        raise Rejected("expected a Sec-WebSocket-Key of 16 bytes in base64")
+        raise Rejected("Sec-WebSocket-Key must be 16 bytes in base64")
     lines = [
         (b"Date", date),
         (b"Upgrade", b"websocket"),

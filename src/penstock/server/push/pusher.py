@@ -9,8 +9,8 @@ from typing import Final
 
 from penstock.kernel.errors import PenstockError
 from penstock.server.api.call import Context
-from penstock.server.push.watching import Event, Follower
-from penstock.topics.engine.watch import Behind, Page
+from penstock.server.push.watching import Follower, PushEvent
+from penstock.topics.engine.watch import Behind, SharedPage
 
 _LOGGER: Final = logging.getLogger("penstock.server")
 PAGES_A_TURN_MAX: Final = 8
@@ -21,7 +21,9 @@ LEFT_OUT_MAX: Final = 1_024
 
 
 class Pusher:
-    """The common part of a watch and a WebSocket. A page is sent whole or read again later.
+    """The common part of a watch and a WebSocket.
+
+    A page that the peer does not take whole is read again after the last event that it took.
 
     Subclasses define how events are sent (`send`), what happens when a topic is deleted (`lost`) or
     cannot be read (`unreadable`), how topics of a prefix are added (`admit`, `left_out`), and how
@@ -42,8 +44,8 @@ class Pusher:
         self._left_out: dict[str, None] = {}  # topics of a prefix without room
         self._owing: dict[asyncio.Task[None], None] = {}
 
-    def send(self, follower: Follower, page: Page, events: list[Event]) -> int:
-        """Send the events of a page; returns how many were taken."""
+    def send(self, follower: Follower, page: SharedPage, events: list[PushEvent]) -> int:
+        """Send the events of a page; returns how many the peer had room for."""
         raise NotImplementedError
 
     def lost(self, follower: Follower) -> bool:
@@ -67,7 +69,7 @@ class Pusher:
         raise NotImplementedError
 
     def follow(self, follower: Follower) -> None:
-        """Push a topic from now on, starting with its existing records."""
+        """Push a topic whenever it changes; `begin` pushes the records that exist already."""
         self.followers[follower.topic] = follower
         self.engine.watchers.listen(follower.topic, self.push)
 

@@ -18,7 +18,7 @@ import msgspec
 from penstock.protocol import events
 from penstock.protocol.errors import RecordsUnreadable
 from penstock.server.api.answers import encode
-from penstock.topics.core.read import Diff, Tombstone
+from penstock.topics.core.read import DiffPage, LostSeqs
 
 CONTENT_TYPE: Final = b"text/event-stream"
 HEADERS: Final = ((b"cache-control", b"no-store"), (b"x-accel-buffering", b"no"))
@@ -69,7 +69,7 @@ def frame(event_id: bytes, event: bytes, data: bytes) -> bytes:
     return b"id: %b\nevent: %b\ndata: %b\n\n" % (event_id, event, data)
 
 
-def record_data(topic: str, records: bytes, from_seq: int, diff: Diff) -> bytes:
+def record_data(topic: str, records: bytes, from_seq: int, diff: DiffPage) -> bytes:
     """The data of a `record` event: the records of a page, joined, after a cursor."""
     return b'{"topic":"%b","from_seq":%d,"head_seq":%d,"records":[%b],"to_seq":%d,"epoch":%d}' % (
         topic.encode(),
@@ -81,14 +81,12 @@ def record_data(topic: str, records: bytes, from_seq: int, diff: Diff) -> bytes:
     )
 
 
-def caught_up_data(topic: str, diff: Diff) -> bytes:
+def caught_up_data(topic: str, diff: DiffPage) -> bytes:
     """The data of a `caught-up` event."""
     return b'{"topic":"%b","head_seq":%d,"epoch":%d}' % (topic.encode(), diff.head_seq, diff.epoch)
 
 
-def tombstone_data(
-    topic: str, tombstone: Tombstone, epoch: int, reason: str | None = None
-) -> bytes:
+def tombstone_data(topic: str, tombstone: LostSeqs, epoch: int, reason: str | None = None) -> bytes:
     """The data of a `tombstone` event; `reason` overrides the topic's own."""
     return encode(
         events.Tombstone(
@@ -110,7 +108,7 @@ def deleted_data(topic: str) -> bytes:
 
 def left_out_data(topics: Sequence[str], topics_max: int) -> bytes:
     """The data of a `left-out` event: topics of a prefix that exceed the limit."""
-    text = f"expected at most {topics_max} topics; others are pushed when there is room"
+    text = f"a watch has at most {topics_max} topics; others are pushed when there is room"
     named = list(topics[:LEFT_OUT_NAMES_MAX])
     return encode(events.LeftOut(topics=named, count=len(topics), message=text))
 

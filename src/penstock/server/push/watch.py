@@ -9,27 +9,26 @@ from typing import Final
 from penstock.kernel.errors import PenstockError
 from penstock.protocol import answers, requests
 from penstock.protocol.errors import NotAcceptable, NotFound, Throttled, TopicNotFound
-from penstock.protocol.routes import EVENT_STREAM, READ, Param
+from penstock.protocol.routes import EVENT_STREAM, FLAG, READ, TEXT, Param
 from penstock.server.api.auth import bearer, query_token
-from penstock.server.api.call import Call
+from penstock.server.api.call import ROUTES, Call
 from penstock.server.api.queries import check_accepts_events
-from penstock.server.api.routes import FLAG, ROUTES, TEXT
 from penstock.server.http.message import Answer, Direct
 from penstock.server.push import sse
 from penstock.server.push.pusher import Pusher
-from penstock.server.push.sessions import Session
-from penstock.server.push.shared import Batch, Cursor
+from penstock.server.push.shared import EventBatch, WatchCursor
 from penstock.server.push.watching import (
     BATCH_BYTES,
-    Event,
     Follower,
-    Place,
+    PushEvent,
+    StartPlace,
     WatchDefaults,
+    WatcherSession,
     WatchRequest,
-    parse_watch,
     shape_of,
+    watch_request,
 )
-from penstock.topics.engine.watch import Page
+from penstock.topics.engine.watch import SharedPage
 
 TOO_OLD: Final = "from_seq_too_old"
 _LOGGER: Final = logging.getLogger("penstock.server")
@@ -39,12 +38,9 @@ _LOGGER: Final = logging.getLogger("penstock.server")
     "/v0/watch",
     answer=answers.WatchSession,
     scope=READ,
-    body=requests.Watch,
+    body=requests.WatchBody,
     query=(Param("lenient", FLAG, "Leave out topics that do not exist."),),
-    errors=(
-        TopicNotFound,
-        Throttled,
-    ),
+    errors=(TopicNotFound, Throttled),
 )
 async def make_watch(call: Call) -> Answer:
     """Begin a watch session."""
@@ -55,7 +51,7 @@ async def make_watch(call: Call) -> Answer:
         context.heartbeat_ms_min,
         context.watch_topics_max,
     )
-    request = parse_watch(call.body(), context.engine.limits, defaults)
+    request = watch_request(call.read(requests.WatchBody), context.engine.limits, defaults)
     places = await resolve(call, request, lenient=call.query.flag("lenient", False))
     now_ms = context.clock.monotonic_ms()
     context.sessions.check_room(now_ms)
@@ -79,7 +75,7 @@ async def resolve(call: Call, request: WatchRequest, *, lenient: bool) -> dict[s
     for name in matching(call, request):
         if len(wanted) >= call.context.watch_topics_max:
             break  # topics without room are reported one by one, and join when there is room
-        wanted.setdefault(name, Place())
+        wanted.setdefault(name, StartPlace())
     places: dict[str, dict[str, int]] = {}
     for name, place in wanted.items():
         if engine.forwarder.owes(name):
@@ -97,7 +93,7 @@ async def resolve(call: Call, request: WatchRequest, *, lenient: bool) -> dict[s
             "earliest_seq": topic.earliest_seq,
             "epoch": topic.told_epoch if place.epoch is None else place.epoch,
         }
-        engine.touch(name)
+        engine.recency.touch(name)
     return places
 
 
@@ -114,11 +110,7 @@ def matching(call: Call, request: WatchRequest) -> list[str]:
     named="session",
     query=(Param("token", TEXT, "The key, for browsers."),),
     headers=(Param("Last-Event-ID", TEXT, "`id` of the last event seen; only ever goes back."),),
-    errors=(
-        NotFound,
-        NotAcceptable,
-        Throttled,
-    ),
+    errors=(NotFound, NotAcceptable, Throttled),
     guard="own",
     media=EVENT_STREAM,
 )
@@ -128,7 +120,7 @@ def open_watch(call: Call) -> None:
     context = call.context
     session = context.sessions.find(call.name, context.clock.monotonic_ms())
     if session is None:
-        raise NotFound(f"expected a watch session, found {call.name}")
+        raise NotFound(f"there is no watch session {call.name}: create one with POST /v0/watch")
     if session.grant is not None and context.keys is not None:
         key = bearer(call.request.headers) or query_token(call.request.query)
         if context.keys.identify(key) != session.grant:
@@ -150,7 +142,7 @@ def open_watch(call: Call) -> None:
 class WatchStream(Pusher):
     """One stream of a session. Streams of one session share its cursors."""
 
-    def __init__(self, call: Call, session: Session) -> None:
+    def __init__(self, call: Call, session: WatcherSession) -> None:
         super().__init__(call.context)
         self._call = call
         self._session = session
@@ -162,7 +154,7 @@ class WatchStream(Pusher):
         self._loop = asyncio.get_running_loop()
         self._spoke_s = self._loop.time()
         self._timer: asyncio.TimerHandle | None = None
-        self.batch: Batch | None = None
+        self.batch: EventBatch | None = None
         self.offer = self._stream.write
 
     def start(self) -> None:
@@ -202,7 +194,7 @@ class WatchStream(Pusher):
         self._stream.close()
         self._close()
 
-    def send(self, follower: Follower, page: Page, events: list[Event]) -> int:
+    def send(self, follower: Follower, page: SharedPage, events: list[PushEvent]) -> int:
         """Send a page in one write. Watchers of a single topic share its bytes."""
         kinds = tuple([event.kind for event in events])
         session = self._session
@@ -232,7 +224,7 @@ class WatchStream(Pusher):
         session = self._session
         is_alone = session.streams == 1 and len(session.cursors) == 1 and not session.lives
         if self.batch is None and is_alone and not self._request.prefixes and not self.is_over:
-            cursor = Cursor(follower.cursor, session.epochs[follower.topic])
+            cursor = WatchCursor(follower.cursor, session.epochs[follower.topic])
             self.context.shared.join(self, follower.topic, follower.shape, cursor)
             session.step_out = self.step_out
             self.engine.watchers.leave(follower.topic, self.push)
@@ -245,21 +237,21 @@ class WatchStream(Pusher):
         """Send the remainder of a direct write by the shared watch."""
         self._stream.rest(data)
 
-    def left_behind(self, cursor: Cursor) -> None:
+    def left_behind(self, cursor: WatchCursor) -> None:
         """The watcher left its batch: it is served alone from here."""
         topic = next(iter(self.followers))
         self._move_to(topic, cursor)
         self.push(topic)
 
     def step_out(self) -> None:
-        """Leave the shared watch, because another stream needs the session's cursor."""
+        """Leave the shared watch with its cursor: another stream needs it, or this one ends."""
         batch = self.batch
         if batch is not None:
             self._spoke_s = max(self._spoke_s, batch.spoke_s)
             self.context.shared.leave(self)
             self._move_to(batch.topic, batch.cursor)
 
-    def _move_to(self, topic: str, cursor: Cursor) -> None:
+    def _move_to(self, topic: str, cursor: WatchCursor) -> None:
         session, follower = self._session, self.followers[topic]
         session.step_out = None
         session.cursors[topic] = follower.cursor = cursor.seq
@@ -283,7 +275,7 @@ class WatchStream(Pusher):
     def _event_id(self) -> bytes:
         return sse.event_id(self._session.cursors, self._session.lives)
 
-    def _frames(self, follower: Follower, events: list[Event]) -> bytes:
+    def _frames(self, follower: Follower, events: list[PushEvent]) -> bytes:
         session, topic = self._session, follower.topic
         cursors, lives = dict(session.cursors), session.lives
         if (
@@ -301,7 +293,7 @@ class WatchStream(Pusher):
         return b"".join(frames)
 
     def _follower(self, name: str) -> Follower:
-        place = self._request.topics.get(name, Place())
+        place = self._request.topics.get(name, StartPlace())
         return Follower(
             name,
             self._session.cursors[name],

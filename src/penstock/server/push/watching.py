@@ -1,33 +1,31 @@
-"""What a watcher requests, and the events it gets from each page; no sockets here.
+"""What a watcher requests, its session, and the events it gets from each page; no sockets here.
 
-A session keeps a cursor for each of its topics. `Follower.take` turns a page of a topic into the
-events to send and moves the cursor; SSE and WebSocket encode the same events differently.
+A session keeps a cursor for each of its topics; it outlives a connection, until it was unused for a
+while. `Follower.take` turns a page of a topic into the events to send and moves the cursor; SSE and
+WebSocket encode the same events differently.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from penstock.protocol.errors import InvalidRequest
+from penstock.protocol.errors import InvalidRequest, Throttled
 from penstock.protocol.limits import TopicLimits
-from penstock.protocol.values import parse_bool, parse_choice, parse_u64
+from penstock.protocol.requests import WatchBody, WatchPlace, node_names
+from penstock.server.api.auth import Grant
 from penstock.server.push import sse
 from penstock.topics.core.predicate import Predicate, parse_predicate
-from penstock.topics.core.read import ReadRequest, parse_nodes
-from penstock.topics.engine.watch import Page, Shape
+from penstock.topics.core.read import ReadRequest
+from penstock.topics.engine.watch import PageShape, SharedPage
 
 BATCH_BYTES: Final = 262_144
 HEARTBEAT_MS: Final = 15_000
 HEARTBEAT_MS_MAX: Final = 60_000
-PREFIXES_MAX: Final = 16
-NAME_MAX: Final = 255
-"""The maximum length of a topic name, and so of a useful prefix."""
-_CONSISTENCIES: Final = ("eventual", "strong")
 
 
-class Place(NamedTuple):
+class StartPlace(NamedTuple):
     """Where a watcher begins in a topic: after a seq, or at the head."""
 
     from_seq: int = 0
@@ -40,7 +38,7 @@ class Place(NamedTuple):
 class WatchRequest:
     """A watcher's request. Topics that begin with a prefix join whenever they are created."""
 
-    topics: dict[str, Place] = field(default_factory=dict)
+    topics: dict[str, StartPlace] = field(default_factory=dict)
     prefixes: tuple[str, ...] = ()
     tag: Predicate | None = None
     nodes: frozenset[str] = frozenset()
@@ -61,37 +59,40 @@ class WatchDefaults(NamedTuple):
     topics_max: int = 256
 
 
-def parse_watch(
-    body: Mapping[str, Any], limits: TopicLimits, defaults: WatchDefaults
-) -> WatchRequest:
-    """Parse a request, with defaults and clamps; a wrong type is `InvalidRequest`."""
-    topics, prefixes = _parse_topics(body.get("topics")), _parse_prefixes(body.get("prefixes"))
+def watch_request(body: WatchBody, limits: TopicLimits, defaults: WatchDefaults) -> WatchRequest:
+    """What to watch, with defaults and limits."""
+    topics = {name: _place(place) for name, place in (body.topics or {}).items()}
+    prefixes = tuple(dict.fromkeys(body.prefixes or ()))
     if not (topics or prefixes):
-        raise InvalidRequest("expected at least one topic or prefix to watch, found none")
+        raise InvalidRequest("there is nothing to watch: name a topic or a prefix")
     if len(topics) > defaults.topics_max:
         raise InvalidRequest(
-            f"expected at most {defaults.topics_max} topics to watch, found {len(topics)}"
+            f"{len(topics)} topics are too many for one watch: name at most {defaults.topics_max}"
         )
-    limit = _number(body, "limit", defaults.limit) or defaults.limit
-    size = _number(body, "max_batch_bytes", defaults.batch_bytes) or limits.read_bytes
-    heartbeat_ms = _number(body, "heartbeat_ms", HEARTBEAT_MS)
-    if body.get("consistency") is not None:
-        parse_choice("consistency", body["consistency"], _CONSISTENCIES)
+    size = defaults.batch_bytes if body.max_batch_bytes is None else body.max_batch_bytes
+    heartbeat_ms = HEARTBEAT_MS if body.heartbeat_ms is None else body.heartbeat_ms
     return WatchRequest(
         topics,
         prefixes,
-        _parse_tag(body),
-        parse_nodes(body.get("node")),
-        min(limit, limits.read_records_max),
-        min(size, limits.read_bytes_max),
+        None if body.tag is None else parse_predicate(body.tag),
+        node_names(body.node),
+        min(body.limit or defaults.limit, limits.read_records_max),
+        min(size or limits.read_bytes, limits.read_bytes_max),
         min(max(heartbeat_ms, defaults.heartbeat_ms_min), HEARTBEAT_MS_MAX),
-        _flag(body, "include_tags", False),
-        _flag(body, "include_meta", True),
-        _flag(body, "include_data", True),
+        body.include_tags is True,
+        body.include_meta is not False,
+        body.include_data is not False,
     )
 
 
-class Event(NamedTuple):
+def _place(place: WatchPlace | None) -> StartPlace:
+    if place is None:
+        return StartPlace()
+    tag = None if place.tag is None else parse_predicate(place.tag)
+    return StartPlace(place.from_seq or 0, place.tail is True, place.epoch, tag)
+
+
+class PushEvent(NamedTuple):
     """An event for a watcher. `cursor` is the topic's cursor once it is sent."""
 
     kind: str
@@ -108,16 +109,16 @@ class Follower:
 
     topic: str
     cursor: int
-    shape: Shape
+    shape: PageShape
     epoch: int | None = None
     first_reason: str | None = None
     fresh: bool = True
     told_caught_up: bool = False
 
-    def take(self, page: Page) -> list[Event]:
+    def take(self, page: SharedPage) -> list[PushEvent]:
         """The events of a page, shared by all watchers at this cursor; moves the cursor."""
         diff = page.diff
-        events: list[Event] = []
+        events: list[PushEvent] = []
         tombstone = diff.tombstone
         if tombstone is not None:
             reason = self.first_reason if self.fresh else None
@@ -125,23 +126,23 @@ class Follower:
             if tombstone.reason == "recreated":  # it is read from its start, before the gap's end
                 self.cursor = min(self.cursor, diff.earliest_seq - 1)
             data = sse.tombstone_data(self.topic, tombstone, diff.epoch, reason)
-            events.append(Event("tombstone", data, self.cursor))
+            events.append(PushEvent("tombstone", data, self.cursor))
         self.fresh = False
         self.epoch = diff.epoch
         if diff.found.records:
             data = _record_data(self.topic, self.cursor, page)
-            events.append(Event("record", data, diff.next_from_seq))
+            events.append(PushEvent("record", data, diff.next_from_seq))
         self.cursor = diff.next_from_seq
         if events:
             self.told_caught_up = False
         if diff.caught_up and not self.told_caught_up:
             self.told_caught_up = True
             data = sse.caught_up_data(self.topic, diff)
-            events.append(Event("caught-up", data, self.cursor))
+            events.append(PushEvent("caught-up", data, self.cursor))
         return events
 
 
-def shape_of(watch: WatchRequest, tag: Predicate | None) -> Shape:
+def shape_of(watch: WatchRequest, tag: Predicate | None) -> PageShape:
     """How a watcher wants the records of a topic; a topic's tag filter overrides the watch's."""
     request = ReadRequest(
         0,
@@ -154,10 +155,10 @@ def shape_of(watch: WatchRequest, tag: Predicate | None) -> Shape:
         None,
         tag or watch.tag,
     )
-    return Shape.of(request, include_data=watch.include_data)
+    return PageShape.of(request, include_data=watch.include_data)
 
 
-def _record_data(topic: str, from_seq: int, page: Page) -> bytes:
+def _record_data(topic: str, from_seq: int, page: SharedPage) -> bytes:
     """The data of a record event, made once for a page."""
     data = page.frames.get("record")
     if data is None:
@@ -166,50 +167,107 @@ def _record_data(topic: str, from_seq: int, page: Page) -> bytes:
     return data
 
 
-def _parse_topics(value: Any) -> dict[str, Place]:
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise InvalidRequest(f"expected topics to be an object of names, found {value!r}")
-    return {name: _parse_place(name, place) for name, place in value.items()}
+SESSION_TTL_MS: Final = 300_000
+NO_EPOCH: Final = 0
+"""An epoch that no topic has."""
+_COLLECT_MS: Final = 1_000
+"""Minimum interval between scans of all sessions, while there is room for more."""
 
 
-def _parse_place(name: str, value: Any) -> Place:
-    if value is None:
-        return Place()
-    if not isinstance(value, dict):
-        raise InvalidRequest(f"expected the place in topic {name!r} as an object, found {value!r}")
-    epoch = value.get("epoch")
-    return Place(
-        _number(value, "from_seq", 0),
-        _flag(value, "tail", False),
-        None if epoch is None else parse_u64("epoch", epoch),
-        _parse_tag(value),
-    )
+@dataclass(slots=True)
+class WatcherSession:
+    """A watch: its request, its owner, and the cursor of every topic.
+
+    `epochs` tells which incarnation of a topic its cursor belongs to.
+    """
+
+    wid: str
+    request: WatchRequest
+    grant: Grant | None
+    cursors: dict[str, int]
+    epochs: dict[str, int]
+    used_ms: int
+    lives: dict[str, int] = field(default_factory=dict)
+    """The epochs of topics that were recreated during the session."""
+    streams: int = 0
+    step_out: Callable[[], None] | None = None
+    """Updates the cursors, while a shared watch keeps them."""
+
+    def resume(self, places: dict[str, int], lives: dict[str, int]) -> None:
+        """Go back to the client's position; never forward, and only in known topics.
+
+        A position in an earlier incarnation of a topic is ignored: the client does not know this
+        one yet.
+        """
+        for name, seq in places.items():
+            cursor = self.cursors.get(name)
+            if cursor is None:
+                continue
+            if name in self.lives and lives.get(name) != self.lives[name]:
+                self.cursors[name] = 0
+                self.epochs[name] = lives.get(name, NO_EPOCH)
+                del self.lives[name]
+            elif seq < cursor:
+                self.cursors[name] = seq
+
+    def enter(self, topic: str, epoch: int) -> None:
+        """The cursor of a topic now belongs to this incarnation of it."""
+        if self.epochs.get(topic, epoch) != epoch:
+            self.lives[topic] = epoch
+        self.epochs[topic] = epoch
 
 
-def _parse_prefixes(value: Any) -> tuple[str, ...]:
-    if value is None:
-        return ()
-    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise InvalidRequest(f"expected prefixes to be an array of strings, found {value!r}")
-    if len(value) > PREFIXES_MAX:
-        raise InvalidRequest(f"expected at most {PREFIXES_MAX} prefixes, found {len(value)}")
-    if any(len(item) > NAME_MAX for item in value):
-        raise InvalidRequest(f"expected prefixes of at most {NAME_MAX} characters, found more")
-    return tuple(dict.fromkeys(value))
+class WatcherSessions:
+    """Every watch session of the server."""
 
+    def __init__(
+        self, new_id: Callable[[], str], *, sessions_max: int = 0, ttl_ms: int = SESSION_TTL_MS
+    ) -> None:
+        self._new_id = new_id
+        self._sessions_max = sessions_max
+        self.ttl_ms = ttl_ms
+        self._sessions: dict[str, WatcherSession] = {}
+        self._collected_ms = 0
 
-def _parse_tag(body: Mapping[str, Any]) -> Predicate | None:
-    value = body.get("tag")
-    return None if value is None else parse_predicate(value)
+    def __len__(self) -> int:
+        return len(self._sessions)
 
+    def check_room(self, now_ms: int) -> None:
+        """Refuse another session if the limit is reached."""
+        is_full = self._sessions_max and len(self._sessions) >= self._sessions_max
+        if is_full or now_ms - self._collected_ms >= _COLLECT_MS:
+            self.collect(now_ms)
+        if self._sessions_max and len(self._sessions) >= self._sessions_max:
+            raise Throttled(
+                f"all {self._sessions_max} watch sessions of the server are in use",
+                limit="max_watch_sessions",
+                max=self._sessions_max,
+            )
 
-def _number(body: Mapping[str, Any], key: str, default: int) -> int:
-    value = body.get(key)
-    return default if value is None else parse_u64(key, value)
+    def add(self, request: WatchRequest, grant: Grant | None, now_ms: int) -> WatcherSession:
+        """Begin a session. The caller, which knows the topics, sets its cursors."""
+        session = WatcherSession(self._new_id(), request, grant, {}, {}, now_ms)
+        self._sessions[session.wid] = session
+        return session
 
+    def find(self, wid: str, now_ms: int) -> WatcherSession | None:
+        """A session that has not expired."""
+        session = self._sessions.get(wid)
+        if session is not None and self._is_over(session, now_ms):
+            del self._sessions[wid]
+            return None
+        return session
 
-def _flag(body: Mapping[str, Any], key: str, default: bool) -> bool:
-    value = body.get(key)
-    return default if value is None else parse_bool(key, value)
+    def remove(self, wid: str) -> None:
+        """End a session."""
+        self._sessions.pop(wid, None)
+
+    def collect(self, now_ms: int) -> None:
+        """Remove sessions without a stream that were unused for a while."""
+        self._collected_ms = now_ms
+        sessions = self._sessions.items()
+        for wid in [wid for wid, session in sessions if self._is_over(session, now_ms)]:
+            del self._sessions[wid]
+
+    def _is_over(self, session: WatcherSession, now_ms: int) -> bool:
+        return not session.streams and now_ms - session.used_ms > self.ttl_ms

@@ -17,27 +17,26 @@ from penstock.protocol.errors import (
     Throttled,
     UnsupportedMessage,
 )
+from penstock.protocol.limits import WATCH_PREFIXES_MAX
 from penstock.protocol.routes import ADMIN, READ, WRITE
 from penstock.server.api.answers import Flags, Numbers, Spent, written
 from penstock.server.api.auth import SUBPROTOCOL, bearer, offered_protocols, protocol_token
-from penstock.server.api.call import Call
-from penstock.server.api.routes import ROUTES
+from penstock.server.api.call import ROUTES, Call
 from penstock.server.push import sse, ws
 from penstock.server.push.pusher import Pusher
 from penstock.server.push.watch import matching, resolve
 from penstock.server.push.watching import (
-    PREFIXES_MAX,
-    Event,
     Follower,
-    Place,
+    PushEvent,
+    StartPlace,
     WatchDefaults,
     WatchRequest,
-    parse_watch,
     shape_of,
+    watch_request,
 )
 from penstock.topics.core.batch import parse_write
-from penstock.topics.core.topic import Written
-from penstock.topics.engine.watch import Page, Shape
+from penstock.topics.core.topic import AppendResult
+from penstock.topics.engine.watch import PageShape, SharedPage
 
 REPLIES_MAX: Final = 256
 """Unsent answers to a peer that does not read, before it is disconnected."""
@@ -74,7 +73,7 @@ class Socket(Pusher):
         self._replies: deque[bytes] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._newest: asyncio.Task[None] | None = None  # the newest of them
-        self._prefixed: dict[tuple[str, ...], Shape] = {}
+        self._prefixed: dict[tuple[str, ...], PageShape] = {}
 
     def start(self) -> None:
         """Wait for messages."""
@@ -92,7 +91,7 @@ class Socket(Pusher):
         self._socket.close(_FAILED, "the server failed")
         self._close()
 
-    def send(self, follower: Follower, page: Page, events: list[Event]) -> int:
+    def send(self, follower: Follower, page: SharedPage, events: list[PushEvent]) -> int:
         """Send events one by one until the peer has no room."""
         for number, event in enumerate(events):
             message = page.frames.get(("ws", event.kind))
@@ -110,7 +109,7 @@ class Socket(Pusher):
     # Messages from the peer
 
     def _on_binary(self, _message: bytes) -> None:
-        error = UnsupportedMessage("expected text messages, found a binary one")
+        error = UnsupportedMessage("binary messages are not supported: send text")
         self._reply(ws.failed(ws.NO_ID, error))
 
     def _on_text(self, text: bytes) -> None:
@@ -128,35 +127,37 @@ class Socket(Pusher):
         if self.context.draining:
             raise ShuttingDown
         match operation:
-            case ws.Publish():
+            case ws.PublishMessage():
                 self._publish(operation)
-            case ws.Subscribe():
+            case ws.SubscribeMessage():
                 self._call.check_scopes(READ)
                 self._in_turn(operation)
-            case ws.Unsubscribe() if self._newest is None or self._newest.done():
+            case ws.UnsubscribeMessage() if self._newest is None or self._newest.done():
                 self._unsubscribe(operation)
-            case ws.Unsubscribe():
+            case ws.UnsubscribeMessage():
                 self._in_turn(operation)
-            case ws.Ping():
+            case ws.PingMessage():
                 self._reply(ws.pong(operation.request_id))
 
-    def _in_turn(self, operation: ws.Subscribe | ws.Unsubscribe) -> None:
+    def _in_turn(self, operation: ws.SubscribeMessage | ws.UnsubscribeMessage) -> None:
         """Begin or end a subscription after earlier requests to do so are complete."""
         self._newest = task = asyncio.ensure_future(self._after(self._newest, operation))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def _after(
-        self, before: asyncio.Task[None] | None, operation: ws.Subscribe | ws.Unsubscribe
+        self,
+        before: asyncio.Task[None] | None,
+        operation: ws.SubscribeMessage | ws.UnsubscribeMessage,
     ) -> None:
         if before is not None and not before.done():
             await asyncio.wait((before,))
-        if isinstance(operation, ws.Subscribe):
+        if isinstance(operation, ws.SubscribeMessage):
             await self._subscribe(operation)
         else:
             self._unsubscribe(operation)
 
-    def _publish(self, operation: ws.Publish) -> None:
+    def _publish(self, operation: ws.PublishMessage) -> None:
         self._call.check_scopes(WRITE)
         self._call.check_topic(operation.topic)
         write = parse_write(operation.raw, self.engine.limits)
@@ -168,7 +169,7 @@ class Socket(Pusher):
         self.engine.write(operation.topic, write, partial(self._published, operation, started_ns))
 
     def _published(
-        self, operation: ws.Publish, started_ns: int, outcome: Written | Exception
+        self, operation: ws.PublishMessage, started_ns: int, outcome: AppendResult | Exception
     ) -> None:
         if isinstance(outcome, Exception):
             self._fail(operation.request_id, outcome)
@@ -182,7 +183,7 @@ class Socket(Pusher):
         )
         self._reply(ws.acked(operation.request_id, body, return_seqs=operation.return_seqs))
 
-    async def _subscribe(self, operation: ws.Subscribe) -> None:
+    async def _subscribe(self, operation: ws.SubscribeMessage) -> None:
         limits = self.engine.limits
         try:
             defaults = WatchDefaults(
@@ -190,9 +191,8 @@ class Socket(Pusher):
                 limits.read_bytes,
                 topics_max=self.context.watch_topics_max,
             )
-            request = parse_watch(operation.body, limits, defaults)
-            lenient = operation.body.get("lenient") is True
-            places = await resolve(self._call, request, lenient=lenient)
+            request = watch_request(operation.body, limits, defaults)
+            places = await resolve(self._call, request, lenient=operation.body.lenient is True)
             self._check_room(request, places)
             places = self._with_room(request, places)
         except Exception as error:
@@ -204,7 +204,7 @@ class Socket(Pusher):
         begun = [*places]
         for name, place in places.items():
             self.leave(name)
-            tag = request.topics.get(name, Place()).tag
+            tag = request.topics.get(name, StartPlace()).tag
             shape = shape_of(request, tag)
             self.follow(Follower(name, place["from_seq"], shape, place["epoch"]))
         if request.prefixes:
@@ -219,11 +219,14 @@ class Socket(Pusher):
         if len(self.followers.keys() | places) > most:
             self.forget_gone(keep=places)
         if len(self.followers.keys() | (request.topics.keys() & places)) > most:
-            raise InvalidRequest(f"expected at most {most} topics a connection")
-        prefixes = sum(map(len, self._prefixed.keys() | {request.prefixes}))
-        if prefixes > PREFIXES_MAX:
             raise InvalidRequest(
-                f"expected at most {PREFIXES_MAX} prefixes a connection, found {prefixes}"
+                f"a connection may have at most {most} topics: unsubscribe from some first"
+            )
+        prefixes = sum(map(len, self._prefixed.keys() | {request.prefixes}))
+        if prefixes > WATCH_PREFIXES_MAX:
+            raise InvalidRequest(
+                f"{prefixes} prefixes are too many for one connection, at most "
+                f"{WATCH_PREFIXES_MAX} are allowed: unsubscribe from some first"
             )
 
     def _with_room(
@@ -264,7 +267,7 @@ class Socket(Pusher):
             )
         )
 
-    def _shape_of(self, topic: str) -> Shape | None:
+    def _shape_of(self, topic: str) -> PageShape | None:
         """How the records of a topic are wanted; None if it matches no prefix."""
         for prefixes, shape in self._prefixed.items():
             if topic.startswith(prefixes) and self._call.reaches(topic):
@@ -276,7 +279,7 @@ class Socket(Pusher):
             for taken in self.take_in([name]):
                 asyncio.get_running_loop().call_soon(self.push, taken)
 
-    def _unsubscribe(self, operation: ws.Unsubscribe) -> None:
+    def _unsubscribe(self, operation: ws.UnsubscribeMessage) -> None:
         names = list(self.followers) if operation.topics is None else operation.topics
         ended = [name for name in dict.fromkeys(names) if name in self.followers]
         for name in ended:
@@ -300,7 +303,7 @@ class Socket(Pusher):
         if self._replies or not self._socket.send(message):
             self._replies.append(message)
             if len(self._replies) > REPLIES_MAX:
-                self._socket.close(_POLICY, "expected answers to be read")
+                self._socket.close(_POLICY, "the client does not read its answers")
                 self._close()
 
     def _on_room(self) -> None:

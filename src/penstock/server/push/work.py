@@ -16,14 +16,13 @@ from penstock.kernel.errors import PenstockError
 from penstock.kernel.units import KIB
 from penstock.protocol.errors import NotAcceptable, NotAQueue, Throttled, TopicNotFound
 from penstock.protocol.limits import clamp_lease_ms
-from penstock.protocol.routes import EVENT_STREAM, READ, WRITE, Param
-from penstock.server.api.call import Call
-from penstock.server.api.jobs import job_event
+from penstock.protocol.routes import EVENT_STREAM, NUMBER, READ, TEXT, WRITE, Param
+from penstock.server.api.call import ROUTES, Call
 from penstock.server.api.queries import check_accepts_events
-from penstock.server.api.routes import NUMBER, ROUTES, TEXT
+from penstock.server.api.queues import check_node, job_event
 from penstock.server.push import sse
-from penstock.topics.core.leases import ClaimRequest, Settle, parse_node
-from penstock.topics.engine.queues import Job
+from penstock.topics.core.leases import ClaimRequest, Settle
+from penstock.topics.engine.queues import LeasedJob
 
 RECHECK_S: Final = 0.25
 STEP_BYTES: Final = 256 * KIB
@@ -44,12 +43,7 @@ _LOGGER: Final = logging.getLogger("penstock.server")
         Param("lease_ms", NUMBER, "How long each job is leased."),
         Param("token", TEXT, "The key, for browsers."),
     ),
-    errors=(
-        TopicNotFound,
-        NotAcceptable,
-        NotAQueue,
-        Throttled,
-    ),
+    errors=(TopicNotFound, NotAcceptable, NotAQueue, Throttled),
     media=EVENT_STREAM,
     key_in_query=True,
 )
@@ -57,7 +51,7 @@ def open_work(call: Call) -> None:
     """Jobs of a queue as an event stream."""
     check_accepts_events(call.request.headers)
     engine, query = call.context.engine, call.query
-    node = parse_node({"node": query.text("node")}, engine.limits)
+    node = check_node(query.text("node") or "", engine.limits)
     if engine.topic(call.name).config.type != "queue":
         raise NotAQueue(call.name)
     jobs_max = min(max(query.number("max", 1), 1), engine.limits.claim_max)
@@ -162,7 +156,7 @@ class WorkStream:
         job_bytes = topic.size_bytes // max(topic.count, 1)
         return min(max(STEP_BYTES // max(job_bytes, 1), 1), STEP_JOBS_MAX)
 
-    def _push(self, jobs: list[Job]) -> bool:
+    def _push(self, jobs: list[LeasedJob]) -> bool:
         """Send jobs in one write, which only an ended stream refuses."""
         frames = [
             sse.frame(b"%d" % job.slot.seq, b"job", job_event(self._topic, job)) for job in jobs

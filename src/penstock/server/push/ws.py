@@ -1,7 +1,7 @@
 """WebSocket messages: from clients as operations, from the server as bytes.
 
 >>> parse_message(b'{"op":"ping","request_id":[1]}')
-Ping(request_id=b'[1]')
+PingMessage(request_id=b'[1]')
 >>> pong(b"[1]")
 b'{"op":"pong","request_id":[1]}'
 """
@@ -13,10 +13,11 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from penstock.kernel.errors import Rejected
+from penstock.protocol import requests
+from penstock.protocol.decoding import decode
 from penstock.protocol.errors import InvalidJson, InvalidRequest
 from penstock.server.api.answers import encode
 from penstock.server.api.errors import Hide, as_it_is, describe
-from penstock.server.api.queries import decode_object
 
 NO_ID: Final = b"null"
 QUEUE_MAX: Final = 4
@@ -32,27 +33,27 @@ class BadMessage(Exception):
         self.error = error
 
 
-class Ping(NamedTuple):
+class PingMessage(NamedTuple):
     """A check that the server is alive."""
 
     request_id: bytes
 
 
-class Subscribe(NamedTuple):
-    """Push the records of topics from now on; `body` holds the fields as they were sent."""
+class SubscribeMessage(NamedTuple):
+    """Push the records of topics from now on."""
 
     request_id: bytes
-    body: dict[str, Any]
+    body: requests.Subscribe
 
 
-class Unsubscribe(NamedTuple):
+class UnsubscribeMessage(NamedTuple):
     """Stop pushing these topics; None means all of them."""
 
     request_id: bytes
     topics: list[str] | None
 
 
-class Publish(NamedTuple):
+class PublishMessage(NamedTuple):
     """Write records; `raw` is the whole message, whose fields are those of a write."""
 
     request_id: bytes
@@ -61,7 +62,7 @@ class Publish(NamedTuple):
     return_seqs: bool
 
 
-Operation = Ping | Subscribe | Unsubscribe | Publish
+Operation = PingMessage | SubscribeMessage | UnsubscribeMessage | PublishMessage
 
 
 class _Head(msgspec.Struct):
@@ -81,9 +82,11 @@ def parse_message(text: bytes) -> Operation:
     try:
         head = _decode_head(text)
     except msgspec.ValidationError as error:
-        raise BadMessage(NO_ID, InvalidRequest(f"expected an object: {error}")) from error
+        raise BadMessage(
+            NO_ID, InvalidRequest(f"the message must be an object: {error}")
+        ) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadMessage(NO_ID, InvalidJson(f"expected JSON: {error}")) from error
+        raise BadMessage(NO_ID, InvalidJson(f"the message is not valid JSON: {error}")) from error
     request_id = bytes(head.request_id)
     try:
         return _operation(head, request_id, text)
@@ -95,47 +98,34 @@ def _operation(head: _Head, request_id: bytes, text: bytes) -> Operation:
     match head.op:
         case "publish":
             if not isinstance(head.topic, str):
-                raise InvalidRequest(f"expected a topic, found {head.topic!r}")
+                raise InvalidRequest(f"topic must be a string, not {head.topic!r}")
             if not isinstance(head.return_seqs, bool):
-                raise InvalidRequest(
-                    f"expected return_seqs to be true or false, found {head.return_seqs!r}"
-                )
-            return Publish(request_id, head.topic, text, head.return_seqs)
+                raise InvalidRequest(f"return_seqs must be true or false, not {head.return_seqs!r}")
+            return PublishMessage(request_id, head.topic, text, head.return_seqs)
         case "subscribe":
-            return Subscribe(request_id, _with_topics(decode_object(text)))
+            return SubscribeMessage(request_id, _with_topics(decode(requests.Subscribe, text)))
         case "unsubscribe":
-            return Unsubscribe(request_id, _names(decode_object(text)))
+            return UnsubscribeMessage(request_id, _names(decode(requests.Unsubscribe, text)))
         case "ping":
-            return Ping(request_id)
-    raise InvalidRequest(
-        f"expected op to be subscribe, unsubscribe, publish or ping, found {head.op!r}"
-    )
+            return PingMessage(request_id)
+    raise InvalidRequest(f"op must be subscribe, unsubscribe, publish or ping, not {head.op!r}")
 
 
-def _with_topics(body: dict[str, Any]) -> dict[str, Any]:
-    """Normalise a subscription to one topic to one of several."""
-    topic = body.get("topic")
-    if topic is None:
-        return body
-    if not isinstance(topic, str):
-        raise InvalidRequest(f"expected topic to be a name, found {topic!r}")
-    place = {key: body[key] for key in ("from_seq", "tail", "epoch", "tag") if key in body}
-    others = body.get("topics") or {}
-    if not isinstance(others, dict):
-        raise InvalidRequest(f"expected topics to be an object, found {others!r}")
-    return {**body, "topics": {**others, topic: place}}
+def _with_topics(body: requests.Subscribe) -> requests.Subscribe:
+    """Make a subscription to one topic one to several."""
+    if body.topic is not None:
+        place = requests.WatchPlace(
+            from_seq=body.from_seq, tail=body.tail, epoch=body.epoch, tag=body.tag
+        )
+        body.topics = {**(body.topics or {}), body.topic: place}
+    return body
 
 
-def _names(body: dict[str, Any]) -> list[str] | None:
+def _names(body: requests.Unsubscribe) -> list[str] | None:
     """The topics to unsubscribe from: one, several, or None for all."""
-    topic, topics = body.get("topic"), body.get("topics")
-    if topic is None and topics is None:
-        return None
-    others = topics if isinstance(topics, list) else [topics] if topics is not None else []
-    names = [*([] if topic is None else [topic]), *others]
-    if isinstance(topics, str) or not all(isinstance(name, str) for name in names):
-        raise InvalidRequest(f"expected names of topics, found {names!r}")
-    return names
+    if body.topic is None:
+        return body.topics
+    return [body.topic, *(body.topics or ())]
 
 
 # Messages from the server

@@ -161,11 +161,11 @@ def _digest(*parts: bytes | str | list[str]) -> str:
 
 
 def _batch(spark: SparkSession) -> None:
-    """A batch on its way through a pipeline: parsed in Python and in SQL, evaluated, collected."""
+    """A batch on its way through a pipeline: parsed in Python and in SQL, evaluated, reported."""
     import pyarrow as pa
     from pyspark.sql.connect import functions as F  # noqa: N812 - as everybody calls it
+    from pyspark.sql.connect.observation import Observation
 
-    from penstock.spark.checkpoint import checkpoint
     from penstock.spark.lake.collect import arriving
 
     messages = pa.table(
@@ -175,20 +175,20 @@ def _batch(spark: SparkSession) -> None:
             "payload": [f'{{"x": {n}, "at": "2024-01-01"}}' for n in range(100)],
         }
     )
-    raw = spark.createDataFrame(messages)
+    raw = spark.createDataFrame(messages).coalesce(1)
     ddl = "_seq BIGINT, received_at TIMESTAMP, payload STRING"
     parsed = raw.mapInArrow(_same, ddl).selectExpr(
         "*", "CAST(get_json_object(payload, '$.x') AS INT) AS x",
         "from_json(payload, 'at DATE').at AS at",
         "try_to_binary(payload, 'base64') AS bytes", "CAST(NULL AS STRING) AS _reason",
     )  # fmt: skip
-    parsed = checkpoint(parsed)
+    bad = F.expr("collect_list(IF(_reason IS NULL, NULL, struct(_seq, _reason)))").alias("rows")
+    good = parsed.observe(Observation(), bad).where("_reason IS NULL").drop("_reason")
     prices = spark.createDataFrame(pa.table({"x": list(range(50)), "price": [1.5] * 50}))
-    good = parsed.where("_reason IS NULL").join(F.broadcast(prices), "x", "left")
-    made = good.selectExpr("_seq", "x * price AS charge").withColumn("_stage", F.lit("evaluate"))
-    bad = parsed.where("_reason IS NOT NULL").select("_seq", F.lit("parse").alias("_stage"))
-    evaluated = checkpoint(made.unionByName(bad, allowMissingColumns=True))
-    for _ in arriving(evaluated, bytes_max=None).batches():
+    made = good.join(F.broadcast(prices), "x", "left").selectExpr("_seq", "x * price AS charge")
+    for _ in arriving(
+        made.mapInArrow(_same, "_seq BIGINT, charge DOUBLE"), bytes_max=None
+    ).batches():
         pass
 
 

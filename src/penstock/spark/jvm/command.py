@@ -87,7 +87,7 @@ SESSION_CONF: Final[Mapping[str, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class JvmFiles:
     """The files around one JVM."""
 
     work_dir: Path
@@ -118,7 +118,7 @@ class Place:
 
 
 def jvm_command(
-    java: Path, place: Place, *, master: str, memory_mb: int, conf: Mapping[str, str]
+    java: Path, place: JvmFiles, *, master: str, memory_mb: int, conf: Mapping[str, str]
 ) -> list[str]:
     """What to run: Java itself, without the launcher script and its JVM.
 
@@ -135,13 +135,13 @@ def jvm_command(
     ]  # fmt: skip
 
 
-def class_path(place: Place) -> str:
+def class_path(place: JvmFiles) -> str:
     """Spark's jars in one order, ours last: an archive fits only a class path that begins alike."""
     jars = sorted(str(path) for path in place.jars_dir.glob("*.jar"))
     return ":".join([*jars, str(place.jar)] if place.jar else jars)
 
 
-def jvm_flags(place: Place) -> Sequence[str]:
+def jvm_flags(place: JvmFiles) -> Sequence[str]:
     """Flags of the JVM itself."""
     flags = [
         "-XX:+IgnoreUnrecognizedVMOptions",
@@ -164,7 +164,7 @@ def jvm_flags(place: Place) -> Sequence[str]:
     return flags
 
 
-def server_conf(place: Place, master: str) -> dict[str, str]:
+def server_conf(place: JvmFiles, master: str) -> dict[str, str]:
     """Every setting of the JVM, before a person's own."""
     return {
         **SESSION_CONF,
@@ -186,6 +186,8 @@ def server_conf(place: Place, master: str) -> dict[str, str]:
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": "0",
         "spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
+        # A plan of a batch holds its messages, and a session would keep the last sixteen.
+        "spark.connect.session.planCache.maxSize": "2",
         "spark.connect.progress.reportInterval": "500ms",
         "spark.connect.execute.manager.detachedTimeout": "30s",
         "spark.connect.session.manager.defaultSessionTimeout": "7d",
@@ -194,7 +196,7 @@ def server_conf(place: Place, master: str) -> dict[str, str]:
     }
 
 
-def _local_conf(place: Place) -> dict[str, str]:
+def _local_conf(place: JvmFiles) -> dict[str, str]:
     """Settings for tasks that run in this JVM too: our classes, and the loopback address."""
     return {
         **(_PLAIN_FILES if place.jar else _WITHOUT_JAR),
@@ -217,7 +219,7 @@ def cluster_conf(options: SparkOptions, address: str | None) -> dict[str, str]:
     return {key: str(value) for key, value in found.items() if value is not None}
 
 
-def _has_room_for_sockets(place: Place) -> bool:
+def _has_room_for_sockets(place: JvmFiles) -> bool:
     """Whether the sockets that Spark puts there get names no longer than a socket's may be."""
     return len(os.fsencode(place.work_dir)) + _SOCKET_NAME_BYTES <= _SOCKET_PATH_BYTES_MAX
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -17,16 +18,17 @@ if TYPE_CHECKING:
     from pyspark.sql.metrics import PlanMetrics
 
 
-class TooLarge(Exception):
+class ResultTooLarge(Exception):
     """More bytes arrived than were wanted; the query was stopped."""
 
 
-class Arrivals:
+class QueryRows:
     """One run of a query. `rows_read` and `took_ms` are known when all batches have arrived."""
 
-    def __init__(self, frame: DataFrame, bytes_max: int | None) -> None:
+    def __init__(self, frame: DataFrame, bytes_max: int | None, *, resumable: bool = True) -> None:
         self._frame = frame
         self._bytes_max = bytes_max
+        self._resumable = resumable
         self.rows_read: int | None = None
         self.took_ms = 0.0
 
@@ -37,13 +39,15 @@ class Arrivals:
 
         began = time.monotonic()
         client: Any = self._frame.sparkSession.client
+        client = client if self._resumable else without_resuming(client)
         request = client._execute_plan_request_with_metadata()
         request.plan.CopyFrom(self._frame._plan.to_proto(client))
         handlers = client._progress_handlers
         metrics: list[PlanMetrics] = []
         arrived = 0
         with Progress(handlers=handlers, operation_id=request.operation_id) as progress:
-            responses = client._execute_and_fetch_as_iterator(request, {}, progress)
+            observations = self._frame._plan.observations
+            responses = client._execute_and_fetch_as_iterator(request, observations, progress)
             for response in responses:
                 if isinstance(response, PlanMetrics):
                     metrics.append(response)
@@ -52,15 +56,31 @@ class Arrivals:
                     if self._bytes_max is not None and arrived > self._bytes_max:
                         responses.close()
                         self._frame.sparkSession.interruptOperation(request.operation_id)
-                        raise TooLarge
+                        raise ResultTooLarge
                     yield pa.Table.from_batches([response])
         self.rows_read = scanned(metrics)
         self.took_ms = (time.monotonic() - began) * 1_000
 
 
-def arriving(frame: DataFrame, *, bytes_max: int | None) -> Arrivals:
-    """A query to be run when its batches are asked for."""
-    return Arrivals(frame, bytes_max)
+def arriving(frame: DataFrame, *, bytes_max: int | None, resumable: bool = True) -> QueryRows:
+    """A query to be run when its batches are asked for.
+
+    One that is not `resumable` fails when its connection breaks, and is cheaper: the server keeps
+    no answers for a second connection, and is not told after each one that it may forget it.
+    """
+    return QueryRows(frame, bytes_max, resumable=resumable)
+
+
+def without_resuming(client: Any) -> Any:
+    """The same client for a query that runs at most once.
+
+    No retries: without an operation to come back to, a retry would run the query again, and its
+    rows would follow those that had arrived.
+    """
+    made = copy(client)
+    made.disable_reattachable_execute()
+    made.set_retry_policies([])
+    return made
 
 
 def scanned(metrics: Iterable[PlanMetrics]) -> int | None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -17,12 +16,10 @@ import pyarrow as pa
 
 from penstock.lake.columns import Column
 from penstock.lake.model import TableVersion
+from penstock.lake.row_codes import Codes, row_codes
 from penstock.lake.scan import file_history, read_rows
 from penstock.lake.selection import FileRows, live
 from penstock.lake.storage import Storage
-
-Codes = npt.NDArray[np.int64]
-_ROOM: Final = np.iinfo(np.int64).max // 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +29,12 @@ class Difference:
     deletes: tuple[FileRows, ...]
     inlined_deletes: tuple[int, ...]
     added: pa.Table
-    gone: int
+    gone: pa.Table
 
     @property
     def size(self) -> int:
         """How many rows come or go."""
-        return self.gone + int(self.added.num_rows)
+        return int(self.gone.num_rows + self.added.num_rows)
 
 
 class RecentFiles:
@@ -96,22 +93,11 @@ def difference(
         if lost.any():
             deletes.append(FileRows(entry.file, None if lost.all() else positions[lost]))
     return Difference(
-        tuple(deletes), inlined, rows.take(pa.array(np.flatnonzero(added))), int(gone.sum())
+        tuple(deletes),
+        inlined,
+        rows.take(pa.array(np.flatnonzero(added))),
+        before.take(pa.array(np.flatnonzero(gone))),
     )
-
-
-def row_codes(one: pa.Table, other: pa.Table) -> tuple[Codes, Codes]:
-    """A number for each row of two tables of one schema; equal rows have equal numbers."""
-    count = one.num_rows + other.num_rows
-    codes, size = np.zeros(count, np.int64), 1
-    for left, right in zip(one.columns, other.columns, strict=True):
-        found, kinds = _column_codes(pa.chunked_array([*left.chunks, *right.chunks], left.type))
-        if kinds > _ROOM // size:
-            values, codes = np.unique(codes, return_inverse=True)
-            size = len(values)
-        codes = codes * kinds + found
-        size *= kinds
-    return codes[: one.num_rows], codes[one.num_rows :]
 
 
 def unmatched(one: Codes, other: Codes) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
@@ -130,25 +116,6 @@ def _first(codes: Codes, counts: Codes) -> npt.NDArray[np.bool_]:
     chosen = np.zeros(len(codes), np.bool_)
     chosen[order] = np.arange(len(codes)) - starts < counts[ordered]
     return chosen
-
-
-def _column_codes(column: pa.ChunkedArray) -> tuple[Codes, int]:
-    """A number below some bound for each value."""
-    kind = column.type
-    if pa.types.is_floating(kind):  # by their bits: NaN is NaN
-        bits = {16: pa.uint16(), 32: pa.uint32(), 64: pa.uint64()}[kind.bit_width]
-        column = pa.chunked_array([chunk.view(bits) for chunk in column.chunks], bits)
-    if pa.types.is_nested(kind) or pa.types.is_interval(kind) or pa.types.is_null(kind):
-        known: dict[str, int] = {}
-        texts = (repr(value) for value in column.to_pylist())
-        found = np.fromiter((known.setdefault(t, len(known)) for t in texts), np.int64)
-        return found, max(len(known), 1)
-    coded: Any = column.combine_chunks()
-    coded = coded.dictionary_encode(null_encoding="encode")
-    parts = coded.chunks if isinstance(coded, pa.ChunkedArray) else [coded]
-    indices = [part.indices.to_numpy(zero_copy_only=False).astype(np.int64) for part in parts]
-    sizes = [len(part.dictionary) for part in parts]
-    return np.concatenate([np.zeros(0, np.int64), *indices]), max([1, *sizes])
 
 
 def _live(storage: Storage, version: TableVersion) -> Iterator[FileRows]:

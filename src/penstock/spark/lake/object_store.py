@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.kernel.errors import Rejected
-from penstock.lake.s3 import ADVICE, has_credentials, is_s3
+from penstock.lake.storage import ADVICE, has_credentials, is_s3
 from penstock.spark.jvm.embedded import pyspark_home
 from penstock.spark.options import SparkOptions
 

@@ -21,8 +21,7 @@ import pyarrow.parquet as pq
 from penstock.kernel.errors import Rejected
 from penstock.lake.columns import Column, column_named, unread_type
 from penstock.lake.model import DataFile, NameMap, TableVersion
-from penstock.lake.ranges import ChangeRange
-from penstock.lake.scan import file_history
+from penstock.lake.scan import ChangeRange, file_history
 from penstock.lake.selection import FileRows, Positions, live
 from penstock.lake.storage import Storage
 from penstock.spark.lake.evolution import (
@@ -47,6 +46,10 @@ _PLAIN: Final = "_-!.~'()*:@&=+$,;"
 """What stands in a path of Java's URIs as it is, beside letters and digits."""
 
 _GLOB: Final = str.maketrans({c: f"\\{c}" for c in "*?[]{}\\"})
+
+PLACE_FILE: Final = "__penstock_file"
+PLACE_ROW: Final = "__penstock_row"
+_PLACES: Final = (Column(-1, PLACE_FILE, "int64"), Column(-2, PLACE_ROW, "int64"))
 
 Mappings = Mapping[int, tuple[NameMap, ...]]
 
@@ -76,6 +79,43 @@ def read_table(
     table = version.table
     wanted = _wanted((*table.columns, *table.unheld), columns)
     return read_rows(spark, storage, rows, version.inlined.rows, wanted, version.mappings)
+
+
+def read_places(
+    spark: SparkSession, storage: Storage, version: TableVersion
+) -> tuple[DataFrame, list[DataFile]]:
+    """The rows of a table with where they lie, and the files that `PLACE_FILE` numbers.
+
+    A row in the catalog has the file -1, and its row id as its place.
+    """
+    from pyspark.sql.connect import functions as F  # noqa: N812 - as everybody calls it
+
+    at, table = version.snapshot.id, version.table
+    columns = [*(F.col(quoted(column.name)) for column in table.columns)]
+    inlined = version.inlined.rows.append_column(
+        PLACE_FILE, pa.array(np.full(version.inlined.rows.num_rows, -1, np.int64))
+    ).append_column(PLACE_ROW, pa.array(version.inlined.row_ids, pa.int64()))
+    frames = [local_frame(spark, inlined, (*table.columns, *_PLACES))]
+    entries = [live(file_history(storage, file, upto=at), at) for file in version.files]
+    files = [entry.file for entry in entries]
+    for names in _unique_names([entry for entry in entries if entry.count]):
+        numbers = {name: files.index(entry.file) for name, entry in names.items()}
+        for group in _groups(storage, list(names.values()), table.columns, version.mappings):
+            found = _scan(spark, group, table.columns, with_places=numbers)
+            frames.append(found.select(*columns, F.col(PLACE_FILE), F.col(PLACE_ROW)))
+    return reduce(lambda one, other: one.unionAll(other), frames), files
+
+
+def _unique_names(entries: Iterable[FileRows]) -> list[dict[str, FileRows]]:
+    """Files by name, in as few portions as there are files of one name."""
+    made: list[dict[str, FileRows]] = []
+    for entry in entries:
+        name = _name(entry.file.path)
+        portion = next((found for found in made if name not in found), None)
+        if portion is None:
+            made.append(portion := {})
+        portion[name] = entry
+    return made
 
 
 def read_inserted(spark: SparkSession, storage: Storage, changes: ChangeRange) -> DataFrame:
@@ -158,8 +198,8 @@ def _name(path: str) -> str:
     name = path.rpartition("/")[2]
     if name.startswith(("_", ".")) or ":" in name or name.endswith("._COPYING_"):
         raise Rejected(
-            "expected files whose names begin with neither '_' nor '.' and have no ':', for Spark "
-            f"passes over others, found {path!r}",
+            f"Spark cannot read {path!r}: it ignores files whose names begin with '_' or '.' or "
+            "contain ':'",
             path=path,
         )
     return file_name(name)
@@ -170,7 +210,7 @@ def _wanted(columns: tuple[Column, ...], names: Iterable[str] | None) -> tuple[C
         return columns
     wanted = tuple(column_named(columns, name) for name in names)
     if not wanted:
-        raise Rejected("expected at least one column to read, found none")
+        raise Rejected("no column was asked for")
     return wanted
 
 
@@ -223,7 +263,14 @@ def _shape(storage: Storage, file: DataFile, mappings: Mappings, looks: bool) ->
         return shape_of(pq.ParquetFile(source).schema_arrow)
 
 
-def _scan(spark: SparkSession, group: _Group, columns: tuple[Column, ...]) -> DataFrame:
+def _scan(
+    spark: SparkSession,
+    group: _Group,
+    columns: tuple[Column, ...],
+    *,
+    with_places: Mapping[str, int] | None = None,
+) -> DataFrame:
+    """One scan of a group's files; with the numbers of files also the places of rows."""
     from pyspark.sql.connect import functions as F  # noqa: N812 - as everybody calls it
 
     reader = spark.read.schema(read_schema(columns, group.shape))
@@ -231,6 +278,12 @@ def _scan(spark: SparkSession, group: _Group, columns: tuple[Column, ...]) -> Da
     if group.positions:
         frame = _pick(spark, frame, group)
     expressions = projection(columns, group.shape)
+    if with_places is not None:
+        name, place = _whereabouts(frame)
+        known = [F.lit(part) for pair in with_places.items() for part in pair]
+        number = F.element_at(F.create_map(*known), name).cast("bigint")
+        kept = expressions or [F.col(quoted(column.name)) for column in columns]
+        return frame.select(*kept, number.alias(PLACE_FILE), place.alias(PLACE_ROW))
     if expressions is None:
         return frame
     return frame.select(*expressions) if expressions else frame.select(F.lit(1))

@@ -21,9 +21,8 @@ from uuid import uuid4
 
 from penstock.kernel.errors import PenstockError
 from penstock.lake.columns import Column
-from penstock.lake.model import NewFile, TableInfo
+from penstock.lake.model import NewFile, TableInfo, joined
 from penstock.lake.parquet import describe_file
-from penstock.lake.paths import joined
 from penstock.lake.storage import Storage
 from penstock.spark.lake.evolution import quoted
 from penstock.spark.lake.reading import spark_path

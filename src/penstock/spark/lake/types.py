@@ -78,7 +78,7 @@ def travel_type(column: Column) -> pa.DataType:
     if column.type in _ARROW:
         return _ARROW[column.type]
     raise UnsharedType(
-        f"expected column {column.name!r} to have a type that Spark can read, found {column.type}",
+        f"column {column.name!r} cannot be read by Spark, which has no type for {column.type}",
         column=column.name,
     )
 
@@ -218,7 +218,7 @@ def _arrived(kind: pa.DataType, name: str) -> pa.DataType:
 def _not_held(name: str, found: str, is_null: bool) -> UnsharedType:
     hint = ": give it one, as in CAST(NULL AS STRING)" if is_null else ""
     return UnsharedType(
-        f"expected column {name!r} to have a type that the lake can hold, found {found}{hint}",
+        f"column {name!r} cannot be kept in the lake, which has no type for {found}{hint}",
         column=name,
     )
 

@@ -9,16 +9,23 @@ whole session. So each view has a name of its own, and the relation's old name a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from itertools import count
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sqlglot import exp, tokenize
 
 from penstock.spark.lake.evolution import quoted
-from penstock.tables.names import DEFAULT_SCHEMA, relation_name
+from penstock.tables.query.names import DEFAULT_SCHEMA, relation_name
 from penstock.tables.query.sources import parse_query, refuse_code
+
+if TYPE_CHECKING:
+    from pyspark.sql.connect.dataframe import DataFrame
+    from pyspark.sql.connect.session import SparkSession
+
+_NUMBERS: Final = count()
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +47,40 @@ class Bound:
                 return max(was, until - 1) if offset == end - 1 else was
             shift = until - end
         return offset + shift
+
+
+class ViewNames:
+    """Names of views for the old rows and for the changes of each relation of one query."""
+
+    def __init__(self) -> None:
+        self._prefix = f"penstock_delta_{next(_NUMBERS):08}"
+        self.views: dict[str, tuple[str, bool]] = {}
+        """What each view holds: a relation, and whether it is its changes."""
+
+    def old(self, relation: str) -> str:
+        """The view of a relation's rows before the changes."""
+        return self._name(relation, is_delta=False)
+
+    def delta(self, relation: str) -> str:
+        """The view of a relation's changes."""
+        return self._name(relation, is_delta=True)
+
+    def _name(self, relation: str, *, is_delta: bool) -> str:
+        for name, meant in self.views.items():
+            if meant == (relation, is_delta):
+                return name
+        name = f"{self._prefix}_{len(self.views)}"
+        self.views[name] = (relation, is_delta)
+        return name
+
+
+def bound_frame(spark: SparkSession, sql: str, views: Mapping[str, DataFrame]) -> DataFrame:
+    """A query over views as a DataFrame; the views go with it in one request. Nothing runs yet."""
+    from pyspark.sql.connect.dataframe import DataFrame
+    from pyspark.sql.connect.plan import SQL, SubqueryAlias
+
+    listed = [SubqueryAlias(frame._plan, name) for name, frame in views.items()]
+    return DataFrame(SQL(sql, [], {}, listed), spark)
 
 
 class _Splice(NamedTuple):

@@ -19,7 +19,7 @@ from penstock.kernel.errors import Rejected
 from penstock.lake.model import NewFile, TableInfo, TableVersion
 from penstock.lake.parquet import write_file
 from penstock.lake.storage import Storage
-from penstock.spark.lake.collect import TooLarge, arriving
+from penstock.spark.lake.collect import ResultTooLarge, arriving
 from penstock.spark.lake.difference import Difference, RecentFiles, difference
 from penstock.spark.lake.task_files import tidy, write_by_tasks
 from penstock.spark.lake.types import arrived_schema, for_lake, is_writable, lake_schema
@@ -61,7 +61,7 @@ class WriteOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenFiles:
     """Files that lie in storage and that no snapshot names yet.
 
     `rows_read` is what the query's scans of files gave, or None where Spark does not tell. With
@@ -94,7 +94,7 @@ def write_table(
     current: TableVersion | None = None,
     options: WriteOptions | None = None,
     recent: RecentFiles | None = None,
-) -> Written:
+) -> WrittenFiles:
     """Run a query and write its rows as files of a table, which may be made for their columns.
 
     `token` is the reservation of the transaction that will add them (`Transaction.token`).
@@ -105,11 +105,11 @@ def write_table(
     if rows_expected is None or rows_expected <= job.limits.collect_rows_max:
         try:
             return job.write_here(bytes_max=job.limits.collect_bytes_max)
-        except TooLarge:
+        except ResultTooLarge:
             pass
     found = job.target(lake_schema(frame.schema))
     if all(is_writable(column) for column in found.columns):
-        return _write_there(storage, found, frame, token, job.limits)
+        return write_there(storage, found, frame, token, job.limits)
     # Only Arrow writes some of these types, so the rows come here however many they are.
     return job.write_here(bytes_max=None)
 
@@ -130,7 +130,7 @@ class _Job:
     limits: WriteOptions
     recent: RecentFiles | None = None
 
-    def write_here(self, *, bytes_max: int | None) -> Written:
+    def write_here(self, *, bytes_max: int | None) -> WrittenFiles:
         arrivals = arriving(self.frame, bytes_max=bytes_max)
         table: TableInfo | None = None
         files: list[NewFile] = []
@@ -152,7 +152,7 @@ class _Job:
                     self.recent.put(file.path, table.columns, new.cast(table.arrow_schema))
         if table is None:
             table = self.target(lake_schema(self.frame.schema))
-        return Written(
+        return WrittenFiles(
             table, tuple(files), _count(files), arrivals.rows_read, change, arrivals.took_ms,
             compared_ms,
         )  # fmt: skip
@@ -197,9 +197,10 @@ def _portions(batches: Iterable[pa.Table], target_bytes: int, *, whole: bool) ->
         yield pa.concat_tables(held)
 
 
-def _write_there(
+def write_there(
     storage: Storage, table: TableInfo, frame: DataFrame, token: str | None, limits: WriteOptions
-) -> Written:
+) -> WrittenFiles:
+    """Have Spark's tasks write the rows of a query, and put small files together."""
     wrote = write_by_tasks(storage, table, frame, token)
     files: list[NewFile] = []
     try:
@@ -207,7 +208,7 @@ def _write_there(
         files = _merged(storage, table, wrote.files, token, limits)
     finally:
         tidy(storage, wrote.directory, [file.path for file in files])
-    return Written(table, tuple(files), _count(files), ran_ms=wrote.ran_ms)
+    return WrittenFiles(table, tuple(files), _count(files), ran_ms=wrote.ran_ms)
 
 
 def _merged(
@@ -265,7 +266,7 @@ def _check_nulls(table: TableInfo, files: Iterable[NewFile]) -> None:
         for entry in file.stats:
             if entry.column_id in strict and entry.null_count != 0:
                 name = strict[entry.column_id]
-                raise Rejected(f"expected no NULL in column {name!r}, found {entry.null_count}")
+                raise Rejected(f"column {name!r} has {entry.null_count} NULLs, and takes none")
 
 
 def _count(files: Iterable[NewFile]) -> int:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from penstock.kernel.errors import Conflict, Rejected
 from penstock.lake.catalog import Catalog
-from penstock.lake.transaction import Transaction
+from penstock.lake.transaction import LakeTransaction
 from penstock.spark.pipeline.space import Basis
 
 GROUP: Final = "pipelines"
@@ -109,13 +109,13 @@ def take_over(lake: Catalog, name: str, topic: str, epoch: int, holder: str) -> 
     found = cursor_of(lake, name)
     if found is None or found.topic != topic:
         raise Rejected(
-            f"expected pipeline {name!r} to read topic {topic!r}, found that it reads "
-            f"{found.topic if found else None!r}: give this one another name"
+            f"pipeline {name!r} reads topic {found.topic if found else None!r}, not {topic!r}: "
+            "give this one another name"
         )
     return found
 
 
-def move(transaction: Transaction, cursor: Cursor, moved: Moved, now_ms: int) -> None:
+def move(transaction: LakeTransaction, cursor: Cursor, moved: Moved, now_ms: int) -> None:
     """Have a commit move the cursor, or fail if it is not where this batch began."""
     transaction.also(
         _MOVE,

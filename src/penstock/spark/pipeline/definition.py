@@ -1,10 +1,14 @@
-"""A pipeline as its author defines it: a raw topic, two functions over DataFrames, a target.
+"""A pipeline as its author defines it: a raw topic, two steps, target tables.
 
-`parse` gets the columns of `RAW_DDL`, a row for each message, and gives typed rows. They keep
-`_seq`; where a message becomes several rows, `_row` numbers them. A row that cannot be parsed has
-its reason in `_reason` (and no `_row` if the message as a whole is bad); it becomes a dead letter.
+`parse` gets the columns of `RAW`, a row for each message, and gives typed rows. They keep `_seq`;
+where a message becomes several rows, `_row` numbers them. A row that cannot be parsed has its
+reason in `_reason` (and no `_row` if the message as a whole is bad); it becomes a dead letter.
 `evaluate` gets the good rows and gives rows with the columns of the target, `_seq`, `_row`, and
 where a row cannot be evaluated a `_reason`.
+
+A step is a function from DataFrame to DataFrame, or an `ArrowStep`, which runs inside the task that
+writes the files. Either way all of a batch is one Spark job, so a step may only describe rows: it
+must not run anything itself, nor leave the session of the frame it was given.
 
 Both must be functions of their rows alone: after a crash a batch is made again from the topic. An
 `evaluate` that needs documents of a space as well is `Pinning`: it says before each batch which seq
@@ -13,9 +17,9 @@ of the space it goes by, and that is recorded in the commit of the batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
 
 import pyarrow as pa
 
@@ -24,10 +28,48 @@ from penstock.spark.pipeline.space import Basis
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.dataframe import DataFrame
-    from pyspark.sql.connect.session import SparkSession
 
-Step = Callable[["DataFrame"], "DataFrame"]
+Batches = Iterator[pa.RecordBatch]
 Payload = Literal["json", "base64"]
+
+
+@dataclass(frozen=True, slots=True)
+class SideInput:
+    """Tables that every task of a step needs, such as prices.
+
+    They are written to the lake's storage once for each `version`. Each worker reads them once, and
+    keeps what `load` makes of them.
+    """
+
+    version: str
+    tables: Mapping[str, pa.Table]
+    load: Callable[[Mapping[str, pa.Table]], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ArrowStep:
+    """A step as a function over Arrow batches: `function(batches)`, or `(batches, loaded)`.
+
+    It runs in the Python worker that writes the files, without a way through the JVM in between.
+    `schema` is what it gives, with `_row` and `_reason`. The function is sent by its name, so it
+    belongs to an importable module.
+    """
+
+    function: Callable[..., Batches]
+    schema: pa.Schema
+    side: SideInput | None = None
+
+    def __call__(self, frame: DataFrame) -> DataFrame:
+        """The step as an operator of a plan, where what follows is not an Arrow step."""
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        if self.side is not None:
+            raise Rejected("an Arrow step with a side input can only be the last step")
+        made: DataFrame = frame.mapInArrow(self.function, from_arrow_schema(self.schema))
+        return made
+
+
+Step = Callable[["DataFrame"], "DataFrame"] | ArrowStep
 
 
 class Pinned(NamedTuple):
@@ -58,9 +100,11 @@ RAW: Final = pa.schema(
         ("payload", pa.string()),
     ]
 )
-"""Messages on their way to Spark; `payload` is the record's data, as JSON text."""
+"""Messages on their way to Spark; `payload` is the record's data, as JSON text or as bytes."""
 
 OWN: Final = ("_seq", "_row", "_reason")
+"""Columns that belong to the pipeline and not to its tables."""
+
 DEAD_LETTERS: Final = pa.schema(
     [
         ("pipeline", pa.string()),
@@ -76,6 +120,13 @@ DEAD_LETTERS: Final = pa.schema(
     ]
 )
 """What could not be parsed or evaluated. `row_no` is NULL where it is the message as a whole."""
+
+
+def raw_schema(payload: Payload) -> pa.Schema:
+    """The columns of messages as `parse` gets them."""
+    if payload == "json":
+        return RAW
+    return RAW.set(RAW.get_field_index("payload"), pa.field("payload", pa.binary()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +157,12 @@ class Pipeline:
         object.__setattr__(self, "targets", targets)
         if not self.raw_topic or not targets or not all(targets):
             raise Rejected(
-                f"expected a topic and a target, found {self.raw_topic!r} and {self.target!r}"
+                f"a pipeline needs a topic and a target, not {self.raw_topic!r} and {self.target!r}"
             )
         if self.dead_letters in targets:
-            raise Rejected(f"expected another table for dead letters, found {self.dead_letters!r}")
+            raise Rejected(
+                f"dead letters need a table of their own: {self.dead_letters!r} is a target"
+            )
         if self.payload not in ("json", "base64"):
             raise Rejected(f"expected payload 'json' or 'base64', found {self.payload!r}")
         if self.horizon < 0:
@@ -124,54 +177,3 @@ class Pipeline:
         """Close connections for now; the next batch opens new ones."""
         if not callable(self.evaluate):
             self.evaluate.close()
-
-
-def raw_frame(spark: SparkSession, pipeline: Pipeline, messages: pa.Table) -> DataFrame:
-    """Messages of `RAW` as `parse` gets them."""
-    from pyspark.sql.connect import functions as F  # noqa: N812 - as everybody calls it
-
-    frame: DataFrame = spark.createDataFrame(messages)
-    if pipeline.payload == "base64":
-        # The text is a JSON string: two quotes around an alphabet that needs no escapes.
-        frame = frame.withColumn(
-            "payload", F.expr("try_to_binary(substring(payload, 2, length(payload) - 2), 'base64')")
-        )
-    return frame
-
-
-Known = dict[str, frozenset[str]]
-"""The columns that a pipeline's steps give, so that Spark is asked once and not for every batch."""
-
-
-def parsed_frame(pipeline: Pipeline, raw: DataFrame, known: Known | None = None) -> DataFrame:
-    """What the pipeline's `parse` makes of messages, with the columns the rest relies on."""
-    return with_own(pipeline.parse(raw), "parse", known)
-
-
-def evaluated_frame(pinned: Pinned, parsed: DataFrame, known: Known | None = None) -> DataFrame:
-    """What `evaluate` makes of the good rows, and the bad ones beside it."""
-    from pyspark.sql.connect import functions as F  # noqa: N812
-
-    good = parsed.where("_reason IS NULL").drop("_reason")
-    made = with_own(pinned.evaluate(good), "evaluate", known)
-    made = made.withColumn("_stage", F.lit("evaluate"))
-    bad = parsed.where("_reason IS NOT NULL").select(*OWN, F.lit("parse").alias("_stage"))
-    return made.unionByName(bad, allowMissingColumns=True)
-
-
-def with_own(frame: DataFrame, step: str, known: Known | None = None) -> DataFrame:
-    """A step's result with `_row` and `_reason`, which it may have left out."""
-    from pyspark.sql.connect import functions as F  # noqa: N812
-
-    known = {} if known is None else known
-    columns = known.get(step)
-    if columns is None:
-        columns = known[step] = frozenset(frame.columns)
-    if "_seq" not in columns:
-        found = ", ".join(sorted(columns)) or "none"
-        raise Rejected(f"expected {step} to keep the column _seq, found {found}")
-    if "_row" not in columns:
-        frame = frame.withColumn("_row", F.lit(0))
-    if "_reason" not in columns:
-        frame = frame.withColumn("_reason", F.lit(None).cast("string"))
-    return frame

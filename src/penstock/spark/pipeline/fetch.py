@@ -1,6 +1,6 @@
 """The first step of a pipeline: records of the raw topic as batches of messages, each message once.
 
->>> seen = Seen(horizon=2)
+>>> seen = SeenMessages(horizon=2)
 >>> [seen.is_new(seq, device, "1") for seq, device in enumerate("aabab", start=1)]
 [True, False, True, False, False]
 >>> seen.is_new(9, "a", "1")
@@ -9,31 +9,28 @@ True
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import binascii
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from penstock.spark.pipeline.cursors import Cursor
-from penstock.spark.pipeline.definition import RAW
-from penstock.spark.pipeline.space import Basis
+from penstock.spark.pipeline.definition import Payload, raw_schema
 from penstock.spark.topics.http import TopicConnection
 from penstock.spark.topics.pages import SCHEMA, SeqRange, check_continuity, in_range
 
-if TYPE_CHECKING:
-    from pyspark.sql.connect.dataframe import DataFrame
-
 
 @dataclass(slots=True)
-class Batch:
-    """Some messages on their way. `frame` is what the last stage made of them.
+class FetchedBatch:
+    """Some messages on their way: `count` records, less those that came before.
 
-    `basis` is what they were evaluated with beside their rows.
+    `unread` has the records, by seq, whose data should be base64 and is not.
     """
 
     after: int
@@ -41,8 +38,7 @@ class Batch:
     messages: pa.Table
     count: int
     duplicates: int
-    frame: DataFrame | None = None
-    basis: Basis | None = None
+    unread: dict[int, bytes] = field(default_factory=dict)
 
     @property
     def size_bytes(self) -> int:
@@ -50,100 +46,107 @@ class Batch:
         return int(self.messages.nbytes)
 
 
-class FetchOptions(Protocol):
-    """How long to wait for a batch, and how large it may be."""
+def joined(parts: Sequence[FetchedBatch]) -> FetchedBatch:
+    """Batches that follow one another, as one."""
+    return FetchedBatch(
+        parts[0].after,
+        parts[-1].upto,
+        pa.concat_tables([part.messages for part in parts]),
+        sum(part.count for part in parts),
+        sum(part.duplicates for part in parts),
+        {seq: data for part in parts for seq, data in part.unread.items()},
+    )
+
+
+class Gathering:
+    """The batch that gathers while another runs. One thread adds to it, another takes it."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._parts: list[FetchedBatch] = []
 
     @property
-    def wait_ms(self) -> int:
-        """How long to wait for the first message of a batch."""
-        ...
+    def count(self) -> int:
+        """How many records have gathered."""
+        return sum(part.count for part in self._parts)
 
     @property
-    def linger_ms(self) -> int:
-        """How long to wait for more, once the first message is here."""
-        ...
+    def size_bytes(self) -> int:
+        """What they take."""
+        return sum(part.size_bytes for part in self._parts)
 
-    @property
-    def batch_bytes_max(self) -> int:
-        """A batch ends with the page that brings it to this size."""
-        ...
+    def add(self, part: FetchedBatch) -> None:
+        """Add the records that follow those that are here."""
+        with self._changed:
+            self._parts.append(part)
+            self._changed.notify_all()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until something is here; False if nothing was in time."""
+        with self._changed:
+            return self._changed.wait_for(lambda: bool(self._parts), timeout_s)
+
+    def wait_taken(self, timeout_s: float) -> bool:
+        """Wait until all of it was taken; False if it was not in time."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._parts, timeout_s)
+
+    def take(self) -> FetchedBatch | None:
+        """All that has gathered, as one batch; None if that is nothing."""
+        with self._changed:
+            parts, self._parts = self._parts, []
+            self._changed.notify_all()
+        return joined(parts) if parts else None
 
 
 class Fetcher:
-    """Takes batch after batch from a topic, from a pipeline's cursor on. For one thread.
-
-    `wait` waits for so many seconds and returns whether the run is over meanwhile.
-    """
+    """Takes the records of a topic, from a pipeline's cursor on. For one thread."""
 
     def __init__(
-        self,
-        connection: TopicConnection,
-        cursor: Cursor,
-        horizon: int,
-        options: FetchOptions,
-        wait: Callable[[float], bool],
+        self, connection: TopicConnection, cursor: Cursor, horizon: int, payload: Payload = "json"
     ) -> None:
         self.at = cursor.seq
         self.head_seq = cursor.seq
         """The topic's head when it was last looked at."""
         self._connection = connection
         self._epoch = cursor.epoch
-        self._options = options
-        self._wait = wait
+        self._payload = payload
         self._seen = self._seen_before(horizon)
 
-    def take(self, most: int) -> Batch | None:
-        """Up to so many records; None if there was none in time."""
-        after = self.at
-        records, self.at = self._records(most)
+    def take(self, most: int, wait_ms: int) -> FetchedBatch | None:
+        """One page of at most so many records; None if there was none in time."""
+        wanted = SeqRange(self.at, self.at + most, self._epoch)
+        page = self._connection.page(self.at, most, self._epoch, wait_ms=wait_ms)
+        self.head_seq = page.head_seq
+        check_continuity(self._connection.address, page, self.at, wanted)
+        after, self.at = self.at, min(page.next_seq, wanted.upto)
         if self.at == after:
             return None
-        messages = messages_of(records)
-        is_new = self._seen.first_of_each(messages)
-        count = messages.num_rows
+        found = [in_range(batch, wanted) for batch in page.rows.to_batches()]
+        records = pa.Table.from_batches(found, schema=SCHEMA)
+        is_new = self._seen.first_of_each(records)
+        count = records.num_rows
         if not is_new.all():
-            messages = messages.filter(pa.array(is_new))
-        return Batch(after, self.at, messages, count, count - messages.num_rows)
+            records = records.filter(pa.array(is_new))
+        messages, unread = messages_of(records, self._payload)
+        return FetchedBatch(after, self.at, messages, count, count - messages.num_rows, unread)
 
-    def _records(self, most: int) -> tuple[pa.Table, int]:
-        """Waits a while for the first record, and a little for more."""
-        options, connection = self._options, self._connection
-        wanted = SeqRange(self.at, self.at + most, self._epoch)
-        batches: list[pa.RecordBatch] = []
-        wait_ms = options.wait_ms
-        upto = self.at
-        while upto < wanted.upto:
-            page = connection.page(upto, wanted.upto - upto, wanted.epoch, wait_ms=wait_ms)
-            self.head_seq = page.head_seq
-            check_continuity(connection.address, page, upto, wanted)
-            batches += [in_range(batch, wanted) for batch in page.rows.to_batches()]
-            moved, upto = page.next_seq > upto, min(page.next_seq, wanted.upto)
-            if not moved or (page.next_seq >= page.head_seq and wait_ms == 0):
-                break
-            if sum(batch.nbytes for batch in batches) >= options.batch_bytes_max:
-                break
-            if page.next_seq >= page.head_seq:
-                if self._wait(options.linger_ms / 1_000):
-                    break
-                wait_ms = 0
-        return pa.Table.from_batches(batches, schema=SCHEMA), upto
-
-    def _seen_before(self, horizon: int) -> Seen:
+    def _seen_before(self, horizon: int) -> SeenMessages:
         """The messages before the cursor, as far back as duplicates are looked for."""
-        seen = Seen(horizon)
+        seen = SeenMessages(horizon)
         at, upto = max(0, self.at - horizon), self.at
         while at < upto:
             page = self._connection.page(at, upto - at, self._epoch)
             wanted = SeqRange(at, upto, self._epoch)
             parts = [in_range(batch, wanted) for batch in page.rows.to_batches()]
-            seen.first_of_each(messages_of(pa.Table.from_batches(parts, schema=SCHEMA)))
+            seen.first_of_each(pa.Table.from_batches(parts, schema=SCHEMA))
             if page.next_seq <= at:
                 break
             at = page.next_seq
         return seen
 
 
-class Seen:
+class SeenMessages:
     """The messages of the last `horizon` records of a topic.
 
     A record counts as seen whether or not it was a duplicate itself, so the verdict on a record
@@ -165,9 +168,9 @@ class Seen:
             self._forget(seq)
         return before is None or seq - before > self._horizon
 
-    def first_of_each(self, messages: pa.Table) -> NDArray[np.bool_]:
-        """Which messages of a batch are new; they have `_seq`, `device` and `message_id`."""
-        columns = (messages.column(name).to_pylist() for name in ("_seq", "device", "message_id"))
+    def first_of_each(self, records: pa.Table) -> NDArray[np.bool_]:
+        """Which records are new: the first of their device and message id."""
+        columns = (records.column(name).to_pylist() for name in ("seq", "node", "tag"))
         return np.fromiter((self.is_new(*row) for row in zip(*columns, strict=True)), np.bool_)
 
     def _forget(self, seq: int) -> None:
@@ -181,10 +184,32 @@ class Seen:
             del self._last[key]
 
 
-def messages_of(records: pa.Table) -> pa.Table:
-    """Records of a topic as messages of `RAW`."""
-    columns: list[Any] = [
-        records.column("seq"), records.column("node"), records.column("tag"),
-        records.column("ts"), pc.cast(records.column("data"), pa.string()),
-    ]  # fmt: skip
-    return pa.table(columns, schema=RAW)
+def messages_of(records: pa.Table, payload: Payload = "json") -> tuple[pa.Table, dict[int, bytes]]:
+    """Records of a topic as messages of `RAW`, and the data of those that should be base64."""
+    data: Any = records.column("data")
+    unread: dict[int, bytes] = {}
+    if payload == "base64":
+        texts = data.cast(pa.binary()).to_pylist()
+        seqs = records.column("seq")
+        data = pa.array([_decoded(text) for text in texts], pa.binary())
+        if data.null_count:
+            places = data.is_null().to_numpy(zero_copy_only=False).nonzero()[0].tolist()
+            unread = {seqs[place].as_py(): texts[place] for place in places}
+    columns = [records.column(name) for name in ("seq", "node", "tag", "ts")]
+    return pa.table([*columns, data], schema=raw_schema(payload)), unread
+
+
+def blank_messages(payload: Payload) -> pa.Table:
+    """One message that says nothing, to warm Spark up with."""
+    columns = [[0], [""], [""], [0], ["" if payload == "json" else b""]]
+    return pa.table(columns, schema=raw_schema(payload))
+
+
+def _decoded(text: bytes) -> bytes | None:
+    """The bytes that a JSON string encodes; None if it is not a string of base64."""
+    if text[:1] != b'"':
+        return None
+    try:
+        return binascii.a2b_base64(memoryview(text)[1:-1], strict_mode=True)
+    except binascii.Error:
+        return None

@@ -1,7 +1,8 @@
 """Dead letters, retried after a fix: those that succeed now move to their tables.
 
-One commit takes the letters out and puts their rows in, so each row is in one place at any time,
-and of two concurrent replays one is refused. Letters that fail again stay, with the new reason.
+A replay is a job like that of a batch; only the rows that letters are about are stored. One commit
+takes the letters out and puts their rows in, so each row is in one place at any time, and of two
+concurrent replays one is refused. Letters that fail again stay, with the new reason.
 """
 
 from __future__ import annotations
@@ -16,24 +17,21 @@ from numpy.typing import NDArray
 
 from penstock.kernel.errors import Conflict, Rejected
 from penstock.lake.catalog import Catalog
-from penstock.lake.model import TableVersion
-from penstock.spark.pipeline.definition import (
-    DEAD_LETTERS,
-    RAW,
-    Pipeline,
-    evaluated_frame,
-    parsed_frame,
-)
+from penstock.lake.model import NewFile, TableVersion
+from penstock.spark.pipeline.chain import Chain, JobResult
+from penstock.spark.pipeline.definition import DEAD_LETTERS, RAW, Pipeline, raw_schema
+from penstock.spark.pipeline.fetch import FetchedBatch
+from penstock.spark.pipeline.side_files import SideStore
 from penstock.spark.pipeline.store import (
-    RESERVE_MS,
+    LakeTables,
     Store,
-    collected,
+    add_rows,
+    checked_files,
     dead_letters,
-    sort_rows,
 )
+from penstock.spark.pipeline.task import TaskWork, Wanted
 
 if TYPE_CHECKING:
-    from pyspark.sql.connect.dataframe import DataFrame
     from pyspark.sql.connect.session import SparkSession
 
 COMMITS_MAX: Final = 20
@@ -65,76 +63,94 @@ def replay(
     tried = everything.filter(_chosen(everything, pipeline.name, reason, letters_max))
     if not tried.num_rows:
         return Replayed(0, 0, 0)
-    messages = _messages(tried)
-    parsed = parsed_frame(pipeline, _raw(spark, pipeline, messages))
-    try:
-        found = sort_rows(collected(evaluated_frame(pipeline.pinned(), parsed), None))
-    finally:
-        pipeline.close()
-    wanted = _Wanted(tried)
-    good = found.good.filter(wanted.mask(found.good, "_seq", "_row"))
-    dead = found.dead.filter(wanted.mask(found.dead, "_seq", "_row"))
-    still = dead_letters(pipeline, dead, messages, lake.clock.now_ms())
+    replayed = _Replay(lake, pipeline, tried)
+    result = replayed.run(spark)
     for attempt in range(COMMITS_MAX):
         try:
-            _commit(lake, pipeline, wanted, good, still)
+            replayed.commit(result)
             break
         except Conflict:
             # The pipeline adds letters while it runs; look again at what there is.
             if attempt + 1 == COMMITS_MAX:
                 raise
-    return Replayed(tried.num_rows, good.num_rows, still.num_rows)
+    return Replayed(tried.num_rows, result.rows, len(result.dead))
 
 
-def _commit(
-    lake: Catalog, pipeline: Pipeline, wanted: _Wanted, good: pa.Table, still: pa.Table
-) -> None:
-    version = lake.table_at(pipeline.dead_letters)
-    everything = _letters(lake, version)
-    is_ours = pc.equal(everything["pipeline"], pipeline.name)
-    is_tried = pc.and_(is_ours, wanted.exactly(everything))
-    found = pc.sum(is_tried).as_py() or 0
-    if found != wanted.count:
-        raise Rejected(
-            f"expected the {wanted.count} dead letters that were tried, found {found}: another "
-            "replay has taken the others"
+class _Replay:
+    """One try of some letters."""
+
+    def __init__(self, lake: Catalog, pipeline: Pipeline, letters: pa.Table) -> None:
+        self._lake = lake
+        self._pipeline = pipeline
+        self._store = Store(lake, pipeline)
+        self._token = self._store.reserve()
+        self._batch = _batch(pipeline, letters)
+        rows = frozenset(_pairs(letters))
+        self._wanted = Wanted(rows, frozenset(seq for seq, row in rows if row is None))
+        self._tables: LakeTables | None = None
+
+    def run(self, spark: SparkSession) -> JobResult:
+        """Parse and evaluate the letters' messages; tasks write the rows that succeed."""
+        chain, side = Chain(spark, self._pipeline), SideStore(self._lake)
+        try:
+            begun = chain.begin(self._batch.messages)
+            evaluate = self._pipeline.pinned().evaluate
+            self._tables = self._store.tables(chain.schema(evaluate))
+            work = TaskWork(
+                self._lake.storage.root, self._token, self._tables.targets,
+                steps=side.steps(chain.steps(evaluate)), only=self._wanted,
+            )  # fmt: skip
+            return chain.run(begun, evaluate, work)
+        finally:
+            self._pipeline.close()
+            side.close()
+
+    def commit(self, result: JobResult) -> None:
+        """Put the letters' rows in and take the letters out."""
+        lake, tables = self._lake, self._tables
+        assert tables is not None, "a replay runs before it is committed"
+        version = lake.table_at(self._pipeline.dead_letters)
+        everything = _letters(lake, version)
+        is_tried = self._is_tried(everything)
+        transaction = lake.begin(at=version.snapshot)
+        transaction.token = self._token
+        transaction.end_files(version.table, version.files)
+        if version.inlined.rows.num_rows:
+            transaction.delete_inlined(version.table, version.inlined.row_ids)
+        still = dead_letters(self._pipeline.name, result.dead, self._batch, lake.clock.now_ms())
+        kept = everything.filter(pc.invert(is_tried))
+        add_rows(lake, transaction, version.table, pa.concat_tables([kept, still]))
+        found: list[tuple[int, NewFile]] = checked_files(
+            lake.storage, tables.targets, result.reports
         )
-    transaction = lake.begin(at=version.snapshot, reserve_ms=RESERVE_MS)
-    transaction.end_files(version.table, version.files)
-    if version.inlined.rows.num_rows:
-        transaction.delete_inlined(version.table, version.inlined.row_ids)
-    store = Store(lake, pipeline)
-    kept = everything.filter(pc.invert(is_tried))
-    store.add_letters(transaction, pa.concat_tables([kept, still]))
-    store.add_rows(transaction, good)
-    transaction.author = "penstock"
-    transaction.message = f"pipeline {pipeline.name}: {wanted.count} dead letters tried again"
-    lake.commit(transaction)
+        for number, file in found:
+            transaction.add_files(tables.tables[number], [file])
+        count = len(self._wanted.rows)
+        transaction.author = "penstock"
+        transaction.message = f"pipeline {self._pipeline.name}: {count} dead letters tried again"
+        lake.commit(transaction)
+
+    def _is_tried(self, letters: pa.Table) -> pa.Array:
+        """Which letters are those that were tried; `Rejected` if another replay has some."""
+        is_ours = pc.equal(letters["pipeline"], self._pipeline.name)
+        exact = pa.array([pair in self._wanted.rows for pair in _pairs(letters)], pa.bool_())
+        is_tried = pc.and_(is_ours, exact)
+        found, count = pc.sum(is_tried).as_py() or 0, len(self._wanted.rows)
+        if found != count:
+            raise Rejected(
+                f"{count} dead letters were tried, and {found} of them are left: another replay "
+                "has taken the others"
+            )
+        return is_tried
 
 
 def _letters(lake: Catalog, version: TableVersion) -> pa.Table:
     return lake.scan(version.table, version.snapshot).cast(DEAD_LETTERS)
 
 
-class _Wanted:
-    """Which rows of messages are looked for: those that letters are about."""
-
-    def __init__(self, letters: pa.Table) -> None:
-        pairs = zip(letters["seq"].to_pylist(), letters["row_no"].to_pylist(), strict=True)
-        self._rows = set(pairs)
-        self._whole = {seq for seq, row in self._rows if row is None}
-        self.count = letters.num_rows
-
-    def mask(self, rows: pa.Table, seq_name: str, row_name: str) -> pa.Array:
-        """The rows that belong to a letter, or to a message that is one as a whole."""
-        pairs = zip(rows[seq_name].to_pylist(), rows[row_name].to_pylist(), strict=True)
-        found = [seq in self._whole or (seq, row) in self._rows for seq, row in pairs]
-        return pa.array(found, pa.bool_())
-
-    def exactly(self, letters: pa.Table) -> pa.Array:
-        """The letters themselves."""
-        pairs = zip(letters["seq"].to_pylist(), letters["row_no"].to_pylist(), strict=True)
-        return pa.array([pair in self._rows for pair in pairs], pa.bool_())
+def _pairs(letters: pa.Table) -> list[tuple[int, int | None]]:
+    """The message and the row that each letter is about."""
+    return list(zip(letters["seq"].to_pylist(), letters["row_no"].to_pylist(), strict=True))
 
 
 def _chosen(letters: pa.Table, name: str, reason: str | None, letters_max: int) -> pa.Array:
@@ -150,18 +166,11 @@ def _chosen(letters: pa.Table, name: str, reason: str | None, letters_max: int) 
     return pa.array(chosen)
 
 
-def _messages(letters: pa.Table) -> pa.Table:
-    """The messages that letters come from, each once; payloads are bytes."""
+def _batch(pipeline: Pipeline, letters: pa.Table) -> FetchedBatch:
+    """The messages that letters come from, each once."""
     _, first = np.unique(letters["seq"].to_numpy(), return_index=True)
     origin = letters.take(pa.array(first))
     names = ("seq", "device", "message_id", "received_at", "payload")
-    return pa.table([origin[name] for name in names], names=RAW.names)
-
-
-def _raw(spark: SparkSession, pipeline: Pipeline, messages: pa.Table) -> DataFrame:
-    from pyspark.sql.connect import functions as F  # noqa: N812 - as everybody calls it
-
-    frame: DataFrame = spark.createDataFrame(messages)
-    if pipeline.payload == "json":
-        frame = frame.withColumn("payload", F.decode("payload", "UTF-8"))
-    return frame
+    messages = pa.table([origin[name] for name in names], names=RAW.names)
+    messages = messages.cast(raw_schema(pipeline.payload))
+    return FetchedBatch(0, 0, messages, messages.num_rows, 0)

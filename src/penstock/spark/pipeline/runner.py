@@ -1,14 +1,14 @@
-"""Runs a pipeline: while one batch is stored the next is evaluated and the one after it parsed.
+"""Runs a pipeline: one Spark job a batch, with the next batch gathering and the last committing.
 
-Four threads, each a stage's: fetch takes records from the topic as Arrow, parse and evaluate each
-run one job and keep its rows inside Spark (a local checkpoint), store writes and commits. All jobs
-land in Spark's FAIR pool, and a stage runs one at a time, so stages share the machine evenly as in
-pools of their own (clients of Spark Connect cannot choose one).
+Three threads: fetch takes records from the topic as Arrow and gathers them; work takes what has
+gathered and runs it as one job, whose tasks parse, evaluate and write files; commit checks the
+files and adds them to the lake. One batch gathers, one is at work, one is committed, and at most
+one waits for its commit, so a record waits for at most one batch in front of its own.
 
-Whatever breaks in the first three ends the round: batches in flight are given up, and the next
-round begins at the cursor, which only a commit moves. A store that cannot write tries again and
-holds the others up until it can; so does an evaluate whose documents cannot be had: prices that
-were right some time ago may not be right any more.
+Whatever breaks ends the round: batches in flight are given up, and the next round begins at the
+cursor, which only a commit moves. Three waits are no such end, they hold the others up: tasks that
+cannot write their files, a catalog that cannot be written, and an evaluate whose documents cannot
+be had: prices that were right some time ago may not be right any more.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from queue import Empty, SimpleQueue
+from queue import Empty, Full, Queue
 from random import Random
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from uuid import uuid4
 
 from penstock.flow.backoff import Backoff
@@ -31,29 +31,21 @@ from penstock.kernel.system import SystemClock
 from penstock.kernel.text import shortened
 from penstock.kernel.units import MIB
 from penstock.lake.catalog import Catalog
-from penstock.lake.s3 import is_s3
-from penstock.spark.checkpoint import checkpoint, release
+from penstock.lake.storage import is_s3
 from penstock.spark.errors import SparkMissing, SparkNotStarted, is_lost
 from penstock.spark.lake.object_store import check_session
 from penstock.spark.link import SparkLink, reason
+from penstock.spark.pipeline.chain import Chain, JobResult, StageFailed
 from penstock.spark.pipeline.cursors import Cursor, TakenOver, cursor_of, take_over
-from penstock.spark.pipeline.definition import (
-    Known,
-    Pinned,
-    Pipeline,
-    evaluated_frame,
-    parsed_frame,
-    raw_frame,
-)
-from penstock.spark.pipeline.fetch import Batch, Fetcher
+from penstock.spark.pipeline.definition import Pinned, Pipeline, Step
+from penstock.spark.pipeline.fetch import FetchedBatch, Fetcher, Gathering, blank_messages
+from penstock.spark.pipeline.side_files import SideStore
 from penstock.spark.pipeline.space import Basis
-from penstock.spark.pipeline.stages import BatchStage, batch_messages
-from penstock.spark.pipeline.store import HERE_BYTES_MAX, Store
+from penstock.spark.pipeline.stages import JobStages
+from penstock.spark.pipeline.store import RESERVE_MS, LakeTables, Store, TablesChanged
+from penstock.spark.pipeline.task import EVALUATE, STAGES, STORE, TaskWork
 from penstock.spark.probes import explained, pipeline_checks
 from penstock.spark.topics.http import TopicAddress, TopicConnection, TopicMissing, TopicRecreated
-
-if TYPE_CHECKING:
-    from pyspark.sql.connect.session import SparkSession
 
 _LOG: Final = logging.getLogger(__name__)
 _TICK_S: Final = 0.2
@@ -62,23 +54,23 @@ _AGAIN: Final = "begins again"
 _AWAY_S: Final = 1.0
 """How long to wait at most before what is away is looked for again, so that work goes on soon."""
 _RANDOM: Final = Random()
+WARM_UP_S: Final = 4.0
 
 
 @dataclass(frozen=True, slots=True)
 class RunnerOptions:
-    """Limits of a run. `linger_ms` is how long a batch waits for more once its first message came.
+    """Limits of a run.
 
-    A batch ends with the page of the topic that brings it to `batch_bytes_max`. One whose rows take
-    more than `here_bytes_max` is written by Spark's tasks.
+    `wait_ms` is how long one look at the topic waits for records. While a batch is at work, the
+    next one gathers with a look every `linger_ms`, until it has `batch_bytes_max`.
 
     A round that fails without having stored anything counts; after `failures_max` in a row the
     run ends with what went wrong.
     """
 
     wait_ms: int = 1_000
-    linger_ms: int = 50
+    linger_ms: int = 20
     batch_bytes_max: int = 64 * MIB
-    here_bytes_max: int = HERE_BYTES_MAX
     failures_max: int = 20
     retry_base_ms: int = 200
     retry_cap_ms: int = 5_000
@@ -109,7 +101,8 @@ class PipelineRunner:
     ) -> None:
         self.pipeline = pipeline
         self.options = options or RunnerOptions()
-        self.stages = [BatchStage(name) for name in ("parse", "evaluate", "store")]
+        self.job_stages = JobStages(clock)
+        self.stages = self.job_stages.all
         self.link = link or SparkLink()
         self.stored_seq = 0
         """The seq up to which every record is in the lake."""
@@ -157,6 +150,28 @@ class PipelineRunner:
             with suppress(SparkNotStarted):
                 self.link.session()
 
+    def warm_up(self, within_s: float = WARM_UP_S) -> int:
+        """Run jobs that store nothing, until Spark is quick at them; how many there were.
+
+        A JVM needs some dozens of jobs before it has compiled what they use. Nothing is waited for:
+        where Spark or a side input cannot be reached, the first batches warm it up.
+        """
+        jobs, end_ns = 0, monotonic_ns() + int(within_s * 1e9)
+        try:
+            chain = Chain(self.link.session(), self.pipeline)
+            evaluate, side = self.pipeline.pinned().evaluate, SideStore(self._lake)
+            try:
+                steps = side.steps(chain.steps(evaluate))
+                work = TaskWork(self._lake.storage.root, None, (), steps=steps)
+                while monotonic_ns() < end_ns and not self._stopping.is_set():
+                    chain.run(chain.begin(blank_messages(self.pipeline.payload)), evaluate, work)
+                    jobs += 1
+            finally:
+                side.close()
+        except Exception as error:  # a step that cannot read a blank message, for example
+            _LOG.debug("pipeline %s begins cold: %s", self.pipeline.name, error)
+        return jobs
+
     def run(self, upto_seq: int | None = None) -> Cursor:
         """Run until `stop`, or until every record up to a seq is in the lake."""
         self._upto = upto_seq
@@ -164,7 +179,6 @@ class PipelineRunner:
             self.check()
             return self._rounds(uuid4().hex)
         finally:
-            # Frames inside Spark that outlive their session hang the interpreter's exit.
             self.link.drop()
             self.pipeline.close()
 
@@ -174,7 +188,7 @@ class PipelineRunner:
             round_: _Round | None = None
             error: Exception | None = None
             try:
-                round_ = _Round(self, self._begin(holder), is_cold=failures > 0)
+                round_ = _Round(self, self._begin(holder))
                 error = round_.run()
             except Exception as found:  # a database that is away for a while, for example
                 error = found
@@ -199,7 +213,9 @@ class PipelineRunner:
     def tell_trouble(self, what: str, error: Exception) -> None:
         """Say what holds the pipeline up: one line when it begins, not one for each try."""
         text = reason(error) if is_lost(error) else str(error)
-        told = f"{type(error).__name__}: {shortened(text)}"
+        is_told = isinstance(error, StageFailed)  # its text has the stage and the kind of error
+        told = shortened(text) if is_told else f"{type(error).__name__}: {shortened(text)}"
+        told = told.removeprefix(f"{what}: ")
         self.trouble = told if what in (_WAITS, _AGAIN) else f"{what}: {told}"
         kind = what if what == _WAITS else f"{what} {type(error).__name__}"
         if kind != self._told:
@@ -217,7 +233,7 @@ class PipelineRunner:
         """The cursor at the end of the run."""
         found = cursor_of(self._lake, self.pipeline.name)
         if found is None:
-            raise error or AssertionError("expected a cursor after a run, found none")
+            raise error or AssertionError("a run ended without a cursor")
         return found
 
     def _begin(self, holder: str) -> Cursor:
@@ -229,8 +245,8 @@ class PipelineRunner:
         cursor = take_over(self._lake, name, topic, state.epoch, holder)
         if cursor.epoch != state.epoch:
             raise TopicRecreated(
-                f"expected topic {topic!r} of epoch {cursor.epoch}, found it deleted and made "
-                f"again with epoch {state.epoch}: give the pipeline another name to begin anew"
+                f"topic {topic!r} was deleted and made again (epoch {cursor.epoch}, now "
+                f"{state.epoch}): give the pipeline another name to begin anew"
             )
         self.stored_seq, self.head_seq = cursor.seq, state.head_seq
         self.basis = cursor.basis
@@ -252,22 +268,43 @@ def is_final(error: BaseException) -> bool:
     return isinstance(error, (TakenOver, Rejected, Corrupt, Gone, *wrong, *slips))
 
 
+@dataclass(slots=True)
+class _Made:
+    """A batch whose files are written; one of nothing but duplicates has none."""
+
+    batch: FetchedBatch
+    result: JobResult | None = None
+    tables: LakeTables | None = None
+    token: str | None = None
+    basis: Basis | None = None
+
+    @property
+    def spent_ns(self) -> dict[str, int]:
+        """What each stage spent on it in its job."""
+        return dict.fromkeys(STAGES, 0) if self.result is None else self.result.spent_ns
+
+
 class _Round:
     """From the cursor on until something breaks."""
 
-    def __init__(self, runner: PipelineRunner, cursor: Cursor, *, is_cold: bool) -> None:
+    def __init__(self, runner: PipelineRunner, cursor: Cursor) -> None:
         self._runner = runner
-        self._is_cold = is_cold
+        self._stages = runner.job_stages
         self._cursor = cursor
         self._pipeline = runner.pipeline
-        self._queues: list[SimpleQueue[Batch | None]] = [SimpleQueue() for _ in runner.stages]
-        here_bytes_max = runner.options.here_bytes_max
-        self._store = Store(runner._lake, runner.pipeline, here_bytes_max=here_bytes_max)
-        self._known: Known = {}
+        self._gathering = Gathering()
+        self._made: Queue[_Made | None] = Queue(1)
+        self._store = Store(runner._lake, runner.pipeline)
+        self._side = SideStore(runner._lake)
+        self._chain: Chain | None = None
+        self._tables: LakeTables | None = None
+        self._spare: tuple[str, int] | None = None  # a reservation, and when it was made
+        self._writes_fail = False
+        self._fetched = threading.Event()
+        """No more records are wanted."""
         self._over = threading.Event()
         self._error: Exception | None = None
         self._stored = threading.Event()
-        self._session: SparkSession | None = None
 
     @property
     def has_stored(self) -> bool:
@@ -276,14 +313,8 @@ class _Round:
 
     def run(self) -> Exception | None:
         """Run the threads to their end; what broke, or None."""
-        for stage in self._runner.stages:
-            stage.clear()
-        works: list[Callable[[], None]] = [
-            self._fetch,
-            lambda: self._pass(0, self._parse),
-            lambda: self._pass(1, self._evaluate),
-            lambda: self._pass(2, self._keep),
-        ]
+        self._stages.clear()
+        works: list[Callable[[], None]] = [self._fetch, self._work, self._commit]
         threads = [
             threading.Thread(target=self._guard, args=(work,), daemon=True) for work in works
         ]
@@ -299,8 +330,9 @@ class _Round:
                 self._runner.link.interrupt()
             for thread in threads:
                 thread.join(0.01)
-        for stage in self._runner.stages:
-            stage.clear()
+        self._stages.clear()
+        with suppress(Exception):  # what stays is swept
+            self._side.close()
         return self._error
 
     def _guard(self, work: Callable[[], None]) -> None:
@@ -314,63 +346,123 @@ class _Round:
     # fetch
 
     def _fetch(self) -> None:
-        runner = self._runner
-        address = runner._address
-        with TopicConnection(address) as connection:
-            options, horizon = runner.options, self._pipeline.horizon
-            fetcher = Fetcher(connection, self._cursor, horizon, options, self._over.wait)
+        runner, options = self._runner, self._runner.options
+        with TopicConnection(runner._address) as connection:
+            fetcher = Fetcher(
+                connection, self._cursor, self._pipeline.horizon, self._pipeline.payload
+            )
             while not self._over.is_set() and (runner._upto is None or fetcher.at < runner._upto):
-                if not runner.stages[0].has_place(_TICK_S):
-                    continue  # what comes meanwhile goes into the same batch
-                most = batch_messages(runner.stages)
-                if runner._upto is not None:
-                    most = min(most, runner._upto - fetcher.at)
-                batch = fetcher.take(most)
-                runner.head_seq = fetcher.head_seq
-                if batch is None:
-                    runner.stages[0].starved()
+                most = self._most(fetcher)
+                waiting = fetcher.head_seq - fetcher.at
+                if most <= 0:
+                    if waiting > 0:
+                        self._stages.refused()
+                    self._gathering.wait_taken(_TICK_S)
                     continue
-                if runner.head_seq > batch.upto:
-                    runner.stages[0].refused()
-                self._hand(0, batch)
-                self._go_first()
-        self._queues[0].put(None)
+                self._stages.reading(max(0, min(most, waiting)))
+                part = fetcher.take(most, options.wait_ms)
+                self._stages.reading(0)
+                runner.head_seq = fetcher.head_seq
+                if part is None:
+                    continue
+                self._stages.gathered(part.count, part.size_bytes)
+                self._gathering.add(part)
+                if fetcher.at >= fetcher.head_seq:
+                    # Not before some more may be there, or what is here has been taken.
+                    self._gathering.wait_taken(options.linger_ms / 1_000)
+        self._fetched.set()
 
-    def _go_first(self) -> None:
-        """Let the first batch go alone after something broke.
+    def _most(self, fetcher: Fetcher) -> int:
+        """How many more records may gather."""
+        runner = self._runner
+        if self._gathering.size_bytes >= runner.options.batch_bytes_max:
+            return 0
+        most = self._stages.room(self._gathering.count)
+        return most if runner._upto is None else min(most, runner._upto - fetcher.at)
 
-        On a Spark that has just started, a second one beside it would only make it later.
-        """
-        while self._is_cold and not (self._over.is_set() or self._runner.is_held):
-            if self._stored.wait(_TICK_S):
+    # work
+
+    def _work(self) -> None:
+        upto = self._runner._upto
+        if upto is None or self._cursor.seq < upto:
+            self._chain_now()  # refuses steps that cannot be chained before there are records
+        while (batch := self._next_batch()) is not None:
+            made = self._make(batch)
+            if made is None:
                 return
+            result = made.result
+            spent_ns = (
+                dict.fromkeys(("parse", "evaluate"), 0) if result is None else result.spent_ns
+            )
+            self._stages.made(batch.count, batch.size_bytes, spent_ns)
+            self._put(made)
+        self._put(None)
 
-    # the stages
+    def _next_batch(self) -> FetchedBatch | None:
+        """What has gathered, as soon as there is anything."""
+        while not self._over.is_set():
+            if self._gathering.wait(_TICK_S):
+                return self._gathering.take()
+            if self._fetched.is_set() and not self._gathering.count:
+                return None
+        return None
 
-    def _parse(self, batch: Batch) -> None:
-        spark = self._spark()
-        if batch.messages.num_rows:
-            raw = raw_frame(spark, self._pipeline, batch.messages)
-            batch.frame = checkpoint(parsed_frame(self._pipeline, raw, self._known))
+    def _make(self, batch: FetchedBatch) -> _Made | None:
+        """Run a batch's job; retry while its tasks cannot write. None if the round is over."""
+        if not batch.messages.num_rows:
+            return _Made(batch)
+        failures = 0
+        while not self._over.is_set():
+            try:
+                return self._try(batch)
+            except (OSError, Busy, Unavailable, StageFailed) as error:
+                if not _is_about_writing(error):
+                    raise
+                failures += 1
+                self._writes_fail = True
+                self._stages.held_up_by(self._stages.store)
+                self._runner.tell_trouble(STORE, error)
+                self._over.wait(self._runner._delay_s(failures))
+        return None
 
-    def _spark(self) -> SparkSession:
-        """The one session of a round: rows that another one held are gone."""
-        link = self._runner.link
-        if self._session is None:
-            self._session = link.session()
-        elif not link.is_live(self._session):
-            raise SparkNotStarted("expected the Spark that the round began on, found it ended")
-        return self._session
-
-    def _evaluate(self, batch: Batch) -> None:
-        parsed = batch.frame
-        if parsed is None:
-            return
+    def _try(self, batch: FetchedBatch) -> _Made | None:
+        """Run a batch's job once; None if the round is over before it could begin."""
+        if not self._writes_fail:
+            self._stages.begun()
+        chain = self._chain_now()
+        begun = chain.begin(batch.messages)
         pinned = self._pinned()
-        if pinned is not None:
-            batch.basis = pinned.basis
-            batch.frame = checkpoint(evaluated_frame(pinned, parsed, self._known))
-            release(parsed)
+        if pinned is None:
+            return None
+        evaluate = pinned.evaluate
+        tables, token = self._tables_for(chain, evaluate), self._reserved()
+        steps = self._side.steps(chain.steps(evaluate))
+        work = TaskWork(self._runner._lake.storage.root, token, tables.targets, steps=steps)
+        result = chain.run(begun, evaluate, work)
+        self._writes_fail = False
+        return _Made(batch, result, tables, token, pinned.basis)
+
+    def _reserved(self) -> str:
+        """A reservation for the files of a batch: the one made meanwhile, unless it is old."""
+        spare, self._spare = self._spare, None
+        if spare is not None and monotonic_ns() - spare[1] < RESERVE_MS * 1_000_000 // 4:
+            return spare[0]
+        return self._store.reserve()
+
+    def _chain_now(self) -> Chain:
+        """The chain of the session there is; a new session is asked anew what steps give."""
+        spark = self._runner.link.session()
+        if self._chain is None or self._chain.spark is not spark:
+            chain = Chain(spark, self._pipeline)
+            chain.check()
+            self._chain, self._tables = chain, None
+        return self._chain
+
+    def _tables_for(self, chain: Chain, evaluate: Step) -> LakeTables:
+        """The tables for what evaluate gives, looked up once in a round."""
+        if self._tables is None:
+            self._tables = self._store.tables(chain.schema(evaluate))
+        return self._tables
 
     def _pinned(self) -> Pinned | None:
         """What evaluates a batch; tries again until it can be had, or this is over."""
@@ -380,71 +472,75 @@ class _Round:
                 return self._pipeline.pinned()
             except (Busy, Unavailable, TopicMissing) as error:
                 failures += 1
-                self._runner.tell_trouble("evaluate", error)
+                self._stages.held_up_by(self._stages.evaluate)
+                self._runner.tell_trouble(EVALUATE, error)
                 self._over.wait(self._runner._delay_s(failures))
         return None
 
-    def _keep(self, batch: Batch) -> None:
-        """Store a batch; retry while the lake or its disk refuses it."""
-        failures = 0
+    def _put(self, made: _Made | None) -> None:
         while not self._over.is_set():
-            if not self._runner._storing.wait(_TICK_S):
-                self._runner.trouble = "store: held by hand"
+            with suppress(Full):
+                self._made.put(made, timeout=_TICK_S)
+                return
+
+    # commit
+
+    def _commit(self) -> None:
+        while (made := self._next_made()) is not None:
+            began_ns = monotonic_ns()
+            if not self._keep(made):
+                return
+            spent_ns = monotonic_ns() - began_ns
+            self._stages.stored(made.batch.count, made.spent_ns[STORE] + spent_ns)
+            if self._spare is None:  # here, so that no batch waits for the catalog's disk
+                with suppress(OSError, Busy, Unavailable, Conflict):  # the batch tries again
+                    self._spare = self._store.reserve(), monotonic_ns()
+
+    def _next_made(self) -> _Made | None:
+        while not self._over.is_set():
+            with suppress(Empty):
+                return self._made.get(timeout=_TICK_S)
+        return None
+
+    def _keep(self, made: _Made) -> bool:
+        """Commit a batch; retry while the lake or its disk refuses it. False if this is over."""
+        runner, failures = self._runner, 0
+        kept_ns = monotonic_ns()
+        while not self._over.is_set():
+            if monotonic_ns() - kept_ns > RESERVE_MS * 1_000_000 // 4 and made.token is not None:
+                kept_ns = monotonic_ns()
+                self._store.keep(made.token)
+            if not runner._storing.wait(_TICK_S):
+                runner.trouble = "store: held by hand"
                 continue
             try:
-                self._store.store(
-                    batch.frame, batch.messages, self._cursor,
-                    (batch.after, batch.upto, batch.count, batch.duplicates), batch.basis,
+                self._store.commit(
+                    made.batch, made.result, made.tables, self._cursor, token=made.token,
+                    basis=made.basis,
                 )  # fmt: skip
-            except TakenOver:
+            except (TakenOver, TablesChanged):
                 raise
             except (OSError, Busy, Unavailable, Conflict) as error:
-                if is_lost(error) or isinstance(error, SparkNotStarted):
+                if isinstance(error, Conflict) and not self._is_kept(made):
                     raise
                 failures += 1
-                self._runner.tell_trouble("store", error)
-                self._over.wait(self._runner._delay_s(failures))
+                runner.tell_trouble(STORE, error)
+                self._over.wait(runner._delay_s(failures))
                 continue
-            self._runner.stored_seq = batch.upto
-            self._runner.basis = batch.basis or self._runner.basis
-            self._runner.tell_progress()
+            runner.stored_seq = made.batch.upto
+            runner.basis = made.basis or runner.basis
+            runner.tell_progress()
             self._stored.set()
-            if batch.frame is not None:
-                release(batch.frame)
-            return
+            return True
+        return False
 
-    def _pass(self, number: int, work: Callable[[Batch], None]) -> None:
-        """Take batches, do a stage's work on them, hand them on."""
-        stage = self._runner.stages[number]
-        while True:
-            batch = self._next(number)
-            if batch is None:
-                break
-            begun_ns = monotonic_ns()
-            work(batch)
-            took_ns = monotonic_ns() - begun_ns
-            if number + 1 < len(self._queues):
-                self._hand(number + 1, batch)  # it fills this stage until the next one has room
-            stage.leave(batch.count, took_ns)
-        if number + 1 < len(self._queues):
-            self._queues[number + 1].put(None)
+    def _is_kept(self, made: _Made) -> bool:
+        """Whether the files are still reserved; if not, they may be gone and are made again."""
+        return made.token is None or self._store.keep(made.token)
 
-    def _next(self, number: int) -> Batch | None:
-        queue = self._queues[number]
-        try:
-            return queue.get_nowait()
-        except Empty:
-            self._runner.stages[number].starved()
-        while not self._over.is_set():
-            try:
-                return queue.get(timeout=_TICK_S)
-            except Empty:
-                continue
-        return None
 
-    def _hand(self, number: int, batch: Batch) -> None:
-        stage = self._runner.stages[number]
-        while not self._over.is_set():
-            if stage.enter(batch.count, batch.size_bytes, _TICK_S):
-                self._queues[number].put(batch)
-                return
+def _is_about_writing(error: Exception) -> bool:
+    """Whether it may go away by itself while a batch waits: a disk, a catalog, and not Spark."""
+    if isinstance(error, StageFailed):
+        return error.stage == STORE and error.is_io
+    return not is_lost(error) and not isinstance(error, SparkNotStarted)

@@ -7,7 +7,8 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from penstock.client.space_calls import list_entities
-from penstock.commits.model import ABSENT, Write, apply_write
+from penstock.commits.model import ABSENT, apply_write
+from penstock.protocol.commits import CommitWrite
 from penstock.spark.topics.http import TopicAddress, TopicConnection
 
 PAGE_ENTITIES: Final = 1_000
@@ -25,7 +26,7 @@ class Basis(NamedTuple):
 class _Commit(msgspec.Struct):
     """What matters of the record of a commit."""
 
-    writes: list[Write]
+    writes: list[CommitWrite]
 
 
 _COMMIT: Final = msgspec.json.Decoder(_Commit)

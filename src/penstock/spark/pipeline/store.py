@@ -1,16 +1,15 @@
-"""The last stage: a batch's rows as files of the lake, and one commit that also moves the cursor.
+"""The lake's side of a pipeline: its tables, and the commit that adds a batch and moves the cursor.
 
-A batch that is not large comes here in one job, is cut into its tables and written; a large one
-is written by Spark's tasks. Files that no commit names do not count, so this may die anywhere.
+Tasks write the files. Before the commit each one is looked at here: where it lies, what its footer
+says of names, ids and types of columns, how many rows it has. Files that no commit names do not
+count, so a pipeline may die anywhere.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,23 +17,20 @@ import pyarrow.compute as pc
 from penstock.kernel.errors import Conflict, Rejected
 from penstock.lake.catalog import Catalog
 from penstock.lake.model import NewFile, TableInfo
-from penstock.lake.parquet import write_file
-from penstock.lake.transaction import Transaction
-from penstock.spark.lake.collect import TooLarge, arriving
-from penstock.spark.lake.types import arrived_schema, for_lake, lake_schema
-from penstock.spark.lake.writing import WriteOptions, write_table
+from penstock.lake.parquet import describe_file, write_file
+from penstock.lake.storage import Storage
+from penstock.lake.transaction import LakeTransaction
+from penstock.spark.lake.task_files import FilesDiffer
+from penstock.spark.lake.types import for_lake
+from penstock.spark.pipeline.chain import JobResult
 from penstock.spark.pipeline.cursors import Cursor, Moved, TakenOver, cursor_of, move
-from penstock.spark.pipeline.definition import DEAD_LETTERS, OWN, Pipeline
+from penstock.spark.pipeline.definition import DEAD_LETTERS, Pipeline
+from penstock.spark.pipeline.fetch import FetchedBatch
 from penstock.spark.pipeline.space import Basis
-
-if TYPE_CHECKING:
-    from pyspark.sql.connect.dataframe import DataFrame
+from penstock.spark.pipeline.task import DeadRow, TargetTable, TaskReport
 
 RESERVE_MS: Final = 600_000
-HERE_BYTES_MAX: Final = 64 << 20
-"""Up to so many bytes of rows are written here rather than by tasks."""
-
-_DEAD: Final = ("_seq", "_row", "_stage", "_reason")
+_TRIES_MAX: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,136 +43,206 @@ class Stored:
 
 
 @dataclass(frozen=True, slots=True)
-class Sorted:
-    """Rows of a batch by where they go: good ones and those that are dead letters."""
+class LakeTables:
+    """The tables of a pipeline as a job writes for them, and the columns that each takes."""
 
-    good: pa.Table
-    dead: pa.Table
+    tables: tuple[TableInfo, ...]
+    names: tuple[tuple[str, ...], ...]
+    letters: TableInfo
+
+    @property
+    def targets(self) -> tuple[TargetTable, ...]:
+        """The same, for tasks."""
+        pairs = zip(self.tables, self.names, strict=True)
+        return tuple(TargetTable(table.path, table.columns, names) for table, names in pairs)
 
 
 class Store:
-    """Writes the batches of one pipeline. For one thread."""
+    """The tables and commits of one pipeline. For one thread at a time."""
 
-    def __init__(
-        self, lake: Catalog, pipeline: Pipeline, *, here_bytes_max: int = HERE_BYTES_MAX
-    ) -> None:
+    def __init__(self, lake: Catalog, pipeline: Pipeline) -> None:
         self._lake = lake
         self._pipeline = pipeline
-        self._here_bytes_max = here_bytes_max
 
-    def store(
+    def tables(self, schema: pa.Schema) -> LakeTables:
+        """The tables for rows of these columns; those that are not there are created.
+
+        `Rejected` if `evaluate` leaves out a column that a target takes, or gives another type.
+        """
+        pipeline = self._pipeline
+        names = [_columns(schema.names, wanted) for wanted in pipeline.targets.values()]
+        wanted = {
+            **{name: pa.schema([schema.field(each) for each in listed])
+               for name, listed in zip(pipeline.targets, names, strict=True)},
+            pipeline.dead_letters: DEAD_LETTERS,
+        }  # fmt: skip
+        found = self._found(wanted)
+        for name, columns in wanted.items():
+            for_lake(columns.empty_table(), found[name].columns)  # refuses what does not fit
+        made = tuple(found[name] for name in pipeline.targets)
+        return LakeTables(made, tuple(map(tuple, names)), found[pipeline.dead_letters])
+
+    def reserve(self) -> str:
+        """A token that keeps the files of a batch from being swept until its commit."""
+        return self._lake.reserve(RESERVE_MS)
+
+    def keep(self, token: str) -> bool:
+        """Reserve the files for longer; False if they may be swept already."""
+        return self._lake.extend(token, RESERVE_MS)
+
+    def commit(
         self,
-        evaluated: DataFrame | None,
-        messages: pa.Table,
+        batch: FetchedBatch,
+        result: JobResult | None,
+        tables: LakeTables | None,
         cursor: Cursor,
-        moved: tuple[int, int, int, int],
+        *,
+        token: str | None = None,
         basis: Basis | None = None,
     ) -> Stored:
-        """Write a batch and commit it. `moved`: after, upto, messages, duplicates.
+        """Commit a batch: its files, its dead letters, and the cursor.
 
-        A batch of nothing but duplicates has no frame. `basis` is what it was evaluated with.
-
-        `TakenOver` if the cursor is not where the batch began: another process moved it.
+        A batch of nothing but duplicates has no result. `TakenOver` if the cursor is not where the
+        batch began: another process moved it. `FilesDiffer` if the files are not what tasks wrote.
         """
-        transaction = self._lake.begin(reserve_ms=RESERVE_MS)
+        lake = self._lake
+        transaction = lake.begin()
+        transaction.token = token
+        now_ms = lake.clock.now_ms()
         rows = dead = 0
-        now_ms = self._lake.clock.now_ms()
-        if evaluated is not None:
-            rows, found = self._add_all(transaction, evaluated)
-            letters = dead_letters(self._pipeline, found, messages, now_ms)
-            self.add_letters(transaction, letters)
-            dead = letters.num_rows
-        move(transaction, cursor, Moved(*moved, rows, dead, basis), now_ms)
+        if result is not None and tables is not None:
+            self._check_unchanged(transaction, tables)
+            for number, file in checked_files(lake.storage, tables.targets, result.reports):
+                transaction.add_files(tables.tables[number], [file])
+            letters = dead_letters(self._pipeline.name, result.dead, batch, now_ms)
+            add_rows(lake, transaction, tables.letters, letters)
+            rows, dead = result.rows, letters.num_rows
+        moved = Moved(batch.after, batch.upto, batch.count, batch.duplicates, rows, dead, basis)
+        move(transaction, cursor, moved, now_ms)
         transaction.author = "penstock"
-        transaction.message = f"pipeline {self._pipeline.name}: up to seq {moved[1]}"
+        transaction.message = f"pipeline {self._pipeline.name}: up to seq {batch.upto}"
         try:
-            done = self._lake.commit(transaction)
+            done = lake.commit(transaction)
         except Conflict as error:
-            now = cursor_of(self._lake, cursor.name)
-            if now is None or (now.holder, now.seq) != (cursor.holder, moved[0]):
+            now = cursor_of(lake, cursor.name)
+            if now is None or (now.holder, now.seq) != (cursor.holder, batch.after):
                 raise TakenOver(
-                    f"expected pipeline {cursor.name!r} at seq {moved[0]} and ours, found "
-                    f"{now and now.seq} held by {now and now.holder!r}"
+                    f"pipeline {cursor.name!r} was ours at seq {batch.after}, and is now at "
+                    f"{now and now.seq}, held by {now and now.holder!r}: another process runs it"
                 ) from error
             raise
         return Stored(None if done.snapshot is None else done.snapshot.id, rows, dead)
 
-    def _add_all(self, transaction: Transaction, evaluated: DataFrame) -> tuple[int, pa.Table]:
-        """Write the good rows; how many they are, and the dead ones."""
-        try:
-            found = sort_rows(collected(evaluated, self._here_bytes_max))
-            return self.add_rows(transaction, found.good), found.dead
-        except TooLarge:
-            found = sort_rows(collected(evaluated.where("_reason IS NOT NULL"), None))
-            good = evaluated.where("_reason IS NULL")
-            return self._add_by_tasks(transaction, good), found.dead
+    def _check_unchanged(self, transaction: LakeTransaction, tables: LakeTables) -> None:
+        """Refuse to add files to a table that has other columns now, or is another one."""
+        now = {table.id: table for table in self._lake.tables(transaction.base)}
+        for table in (*tables.tables, tables.letters):
+            if now.get(table.id) != table:
+                raise TablesChanged(f"table {table.qualified} was changed while a batch was made")
 
-    def add_rows(self, transaction: Transaction, good: pa.Table) -> int:
-        """Write good rows as files of every target."""
-        for name, columns in self._pipeline.targets.items():
-            part = good.select(_columns(good.column_names, columns))
-            table = table_for(self._lake, transaction, name, arrived_schema(part.schema))
-            self._add(transaction, table, for_lake(part, table.columns))
-        return int(good.num_rows)
-
-    def add_letters(self, transaction: Transaction, letters: pa.Table) -> None:
-        """Write dead letters."""
-        table = table_for(self._lake, transaction, self._pipeline.dead_letters, DEAD_LETTERS)
-        self._add(transaction, table, letters)
-
-    def _add(self, transaction: Transaction, table: TableInfo, rows: pa.Table) -> None:
-        if rows.num_rows:
-            storage, token = self._lake.storage, transaction.token
-            file = write_file(storage, table.path, table.columns, rows, token=token)
-            transaction.add_files(table, [file])
-
-    def _add_by_tasks(self, transaction: Transaction, good: DataFrame) -> int:
-        rows = 0
-        for name, columns in self._pipeline.targets.items():
-            part = good.select(*_columns(good.columns, columns))
-            table = table_for(self._lake, transaction, name, lake_schema(part.schema))
-            files: Sequence[NewFile] = write_table(
-                self._lake.storage, table, part, token=transaction.token,
-                rows_expected=1 << 62, options=WriteOptions(),
-            ).files  # fmt: skip
-            transaction.add_files(table, files)
-            rows = sum(file.record_count for file in files)
-        return rows
+    def _found(self, wanted: Mapping[str, pa.Schema]) -> dict[str, TableInfo]:
+        """Tables by name; creates those that are not there, in one commit."""
+        for tries in range(1, _TRIES_MAX + 1):
+            transaction = self._lake.begin()
+            there = {table.qualified: table for table in self._lake.tables(transaction.base)}
+            found = {name: there[_qualified(name)] for name in wanted if _qualified(name) in there}
+            missing = [name for name in wanted if name not in found]
+            if not missing:
+                return found
+            for name in missing:
+                namespace, _, plain = _qualified(name).rpartition(".")
+                transaction.create_table(self._lake.schema(namespace), plain, wanted[name])
+            transaction.author = "penstock"
+            transaction.message = f"pipeline {self._pipeline.name}: {', '.join(missing)}"
+            try:
+                self._lake.commit(transaction)
+            except Conflict:  # another process made one of them; look again
+                if tries == _TRIES_MAX:
+                    raise
+        return self._found(wanted)
 
 
-def collected(frame: DataFrame, bytes_max: int | None) -> pa.Table:
-    """The rows of a frame, here; `TooLarge` if they are more than that."""
-    return pa.concat_tables(list(arriving(frame, bytes_max=bytes_max).batches()))
+class TablesChanged(Conflict):
+    """A table of a pipeline was altered or dropped while a batch was on its way to it."""
+
+    code = "tables_changed"
 
 
-def sort_rows(rows: pa.Table) -> Sorted:
-    """Good rows and dead ones."""
-    is_dead = pc.is_valid(rows.column("_reason"))
-    return Sorted(rows.filter(pc.invert(is_dead)), rows.filter(is_dead).select(_DEAD))
+def checked_files(
+    storage: Storage, targets: Sequence[TargetTable], reports: Iterable[TaskReport]
+) -> list[tuple[int, NewFile]]:
+    """The files of a batch as they are in storage, if they are what the tasks say they wrote.
+
+    A task may run where the table's directory is another disk, so that its file is not here; and
+    readers find a column by its field id, so a wrong one would show them other values.
+    """
+    listed = list(reports)
+    found: list[tuple[int, NewFile]] = []
+    for report in listed:
+        for number, file in report.files:
+            found.append((number, _checked_file(storage, targets[number], file)))
+    paths = {file.path for _, file in found}
+    rows = sum(report.rows for report in listed)
+    for number, target in enumerate(targets):
+        held = sum(file.record_count for each, file in found if each == number)
+        if held != rows or len(paths) < len(found):
+            raise _differ(target.directory, f"tasks wrote {rows} rows, the files here hold {held}")
+    return found
 
 
-def dead_letters(pipeline: Pipeline, dead: pa.Table, messages: pa.Table, now_ms: int) -> pa.Table:
+def _checked_file(storage: Storage, target: TargetTable, told: NewFile) -> NewFile:
+    if not told.path.startswith(target.directory):
+        raise _differ(told.path, f"it lies outside of {target.directory}")
+    try:
+        seen = describe_file(storage, told.path, target.columns, is_ours=True)
+    except (FileNotFoundError, pa.ArrowInvalid) as error:
+        raise _differ(told.path, f"a file that a task wrote is not here ({error})") from error
+    nans = {entry.column_id: entry.contains_nan for entry in told.stats}
+    stats = tuple(replace(e, contains_nan=nans.get(e.column_id)) for e in seen.stats)
+    seen = replace(seen, stats=stats)
+    if seen != told:
+        raise _differ(told.path, f"a task wrote {told.record_count} rows there, this file differs")
+    return seen
+
+
+def _differ(path: str, what: str) -> FilesDiffer:
+    return FilesDiffer(
+        f"{what}: keep the lake on storage that this process and every executor share ({path}); "
+        "nothing was committed",
+        path=path,
+    )
+
+
+def add_rows(lake: Catalog, transaction: LakeTransaction, table: TableInfo, rows: pa.Table) -> None:
+    """Write a few rows here, as a file of a table."""
+    if rows.num_rows:
+        file = write_file(lake.storage, table.path, table.columns, rows, token=transaction.token)
+        transaction.add_files(table, [file])
+
+
+def dead_letters(name: str, dead: Sequence[DeadRow], batch: FetchedBatch, now_ms: int) -> pa.Table:
     """Dead rows as dead letters, with the bytes of the messages that they come from."""
-    if not dead.num_rows:
+    if not dead:
         return DEAD_LETTERS.empty_table()
-    places = pc.index_in(dead.column("_seq"), value_set=messages.column("_seq").combine_chunks())
+    messages = batch.messages
+    seqs = pa.array([row.seq for row in dead], pa.int64())
+    places = pc.index_in(seqs, value_set=messages.column("_seq").combine_chunks())
     if places.null_count:
-        raise Rejected("expected _seq to be that of the message, found others")
+        raise Rejected("a step changed _seq: it must keep the _seq of the message")
     origin = messages.take(places)
-    count = dead.num_rows
-    columns = {
-        "pipeline": pa.array([pipeline.name] * count),
-        "seq": dead.column("_seq"),
-        "row_no": dead.column("_row"),
-        "stage": dead.column("_stage"),
-        "reason": dead.column("_reason"),
+    sent = pc.cast(origin.column("payload"), pa.binary()).to_pylist()
+    payloads = [batch.unread.get(row.seq, data) for row, data in zip(dead, sent, strict=True)]
+    count = len(dead)
+    columns: dict[str, Any] = {
+        "pipeline": pa.array([name] * count),
+        "seq": seqs,
+        "row_no": pa.array([row.row for row in dead], pa.int32()),
+        "stage": pa.array([row.stage for row in dead]),
+        "reason": pa.array([row.reason for row in dead]),
         "device": origin.column("device"),
         "message_id": origin.column("message_id"),
         "received_at": origin.column("received_at"),
-        "payload": pa.array(
-            [original(pipeline, text) for text in origin.column("payload").to_pylist()],
-            pa.binary(),
-        ),
+        "payload": pa.array(payloads, pa.binary()),
         "failed_at": pa.array([now_ms * 1_000] * count, pa.int64()).cast(
             DEAD_LETTERS.field("failed_at").type
         ),
@@ -184,42 +250,17 @@ def dead_letters(pipeline: Pipeline, dead: pa.Table, messages: pa.Table, now_ms:
     return pa.table([columns[f.name].cast(f.type) for f in DEAD_LETTERS], schema=DEAD_LETTERS)
 
 
-def original(pipeline: Pipeline, text: str | bytes) -> bytes:
-    """The bytes that were sent; those of the record where it does not hold valid base64."""
-    if isinstance(text, bytes):
-        return text
-    if pipeline.payload == "base64":
-        try:
-            return base64.b64decode(text[1:-1], validate=True)
-        except (binascii.Error, ValueError):
-            pass
-    return text.encode()
-
-
-def table_for(lake: Catalog, transaction: Transaction, name: str, schema: pa.Schema) -> TableInfo:
-    """A table of the lake, made by this transaction if it is not there."""
-    for operation in transaction.operations:
-        made = getattr(operation, "table", None)
-        if made is not None and made.id < 0 and made.qualified.endswith(f".{_plain(name)}"):
-            return made  # type: ignore[no-any-return]
-    namespace, _, plain = name.rpartition(".")
-    for table in lake.tables(transaction.base):
-        if table.name == plain and table.schema.name == (namespace or "main"):
-            return table
-    return transaction.create_table(lake.schema(namespace or "main"), plain, schema)
-
-
-def _plain(name: str) -> str:
-    return name.rpartition(".")[2]
+def _qualified(name: str) -> str:
+    return name if "." in name else f"main.{name}"
 
 
 def _columns(found: Sequence[str], wanted: Sequence[str] | None) -> list[str]:
     if wanted is None:
-        return [name for name in found if name not in (*OWN, "_stage")]
+        return list(found)
     missing = [name for name in wanted if name not in found]
     if missing:
         raise Rejected(
-            f"expected evaluate to give the columns {', '.join(wanted)}, found no "
-            f"{', '.join(missing)}"
+            f"evaluate does not give {', '.join(missing)}: a target takes the columns "
+            f"{', '.join(wanted)}"
         )
     return list(wanted)

@@ -38,7 +38,7 @@ Offset = dict[str, int]
 """Where a stream stands in its topic: the epoch, and the last seq that was read."""
 
 
-class TopicSource(DataSource):  # type: ignore[misc]
+class TopicDataSource(DataSource):  # type: ignore[misc]
     """The data source `penstock`; its options are those of `topics.options`."""
 
     @classmethod
@@ -200,11 +200,11 @@ def _start(from_seq: int | str, earliest_seq: int, head_seq: int) -> int:
 
 def _recreated(address: TopicAddress, expected: int, found: int) -> TopicRecreated:
     return TopicRecreated(
-        f"expected topic {address.topic!r} of epoch {expected}, found it deleted and made again "
-        f"with epoch {found}; a query begins anew with a new checkpoint"
+        f"topic {address.topic!r} was deleted and made again: its epoch is {found}, no longer "
+        f"{expected}; start the query with a new checkpoint"
     )
 
 
 def _refuse_overwrite(overwrite: bool) -> None:
     if overwrite:
-        raise Rejected("expected mode 'append' for a topic, found 'overwrite'")
+        raise Rejected("a topic cannot be overwritten: use mode 'append'")

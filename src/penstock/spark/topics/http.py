@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from penstock.client.blocking.runner import Runner
 from penstock.client.calls import (
-    Call,
+    ApiCall,
     arrow_table,
     diff_arrow,
     get_topic,
@@ -89,13 +89,13 @@ class TopicAddress:
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise Rejected(f"expected a URL such as http://127.0.0.1:4000, found {self.url!r}")
         if not self.topic:
-            raise Rejected("expected the name of a topic, found an empty one")
+            raise Rejected("the name of the topic is empty")
         if not self.timeout_s > 0:
             raise Rejected(f"expected timeout_s above 0, found {self.timeout_s}")
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class TopicBounds:
     """Where a topic stands."""
 
     epoch: int
@@ -106,7 +106,7 @@ class State:
     idempotency_window_ms: int
 
 
-class Page(NamedTuple):
+class RecordPage(NamedTuple):
     """Some records after a seq. `next_seq` is where to go on; what is lost is in `tombstone`."""
 
     rows: pa.Table
@@ -132,19 +132,19 @@ class TopicConnection:
         )
         self._transport: Transport | None = None
 
-    def state(self) -> State:
+    def state(self) -> TopicBounds:
         """What the topic holds now."""
         found = self.run(get_topic(self.address.topic, touch=True))
         if found.epoch is None:
             raise RequestRefused(f"{self.address.url} does not tell epochs; it needs an upgrade")
-        return State(
+        return TopicBounds(
             found.epoch, found.head_seq, found.earliest_seq, found.count, found.size_bytes,
             found.config.idempotency_window_ms,
         )  # fmt: skip
 
     def page(
         self, from_seq: int, limit: int, epoch: int | None = None, *, wait_ms: int = 0
-    ) -> Page:
+    ) -> RecordPage:
         """The records after a seq, as many as fit a page; if there are none, waits for some."""
         call = diff_arrow(
             self.address.topic,
@@ -159,7 +159,7 @@ class TopicConnection:
         with self._refusals():
             rows = arrow_table(self._client().run(call))
         facts = {key: json.loads(value) for key, value in rows.schema.metadata.items()}
-        return Page(
+        return RecordPage(
             rows, facts[b"next_from_seq"], facts[b"head_seq"], facts[b"epoch"], facts[b"tombstone"]
         )
 
@@ -183,7 +183,7 @@ class TopicConnection:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def run(self, call: Call[T]) -> T:
+    def run(self, call: ApiCall[T]) -> T:
         """Retry until there is an answer; every call made here is idempotent."""
         with self._refusals():
             return self._client().run(call)

@@ -66,7 +66,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         raise Rejected(f"expected lost to be 'fail' or 'pass', found {lost!r}")
     limits = [name for name in ("max_rows", "max_bytes", "min_rows") if name in texts]
     if len(limits) > 1:
-        raise Rejected(f"expected one limit of a batch, found {' and '.join(limits)}")
+        raise Rejected(f"a batch takes one limit: choose between {' and '.join(limits)}")
     return SourceOptions(
         _address(texts),
         from_seq=_from_seq(texts.get("from_seq", "earliest")),
@@ -97,14 +97,14 @@ def _known(given: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
         if name not in names:
             near = get_close_matches(name, names, n=1)
             hint = f" (did you mean {near[0]!r}?)" if near else ""
-            raise Rejected(f"expected an option of the format penstock, found {name!r}{hint}")
+            raise Rejected(f"the format penstock has no option {name!r}{hint}")
     return texts
 
 
 def _address(texts: Mapping[str, str]) -> TopicAddress:
     topic = texts.get("topic")
     if topic is None:
-        raise Rejected("expected the option 'topic', found none")
+        raise Rejected("the option 'topic' is missing")
     timeout = texts.get("timeout_s", "30")
     try:
         timeout_s = float(timeout)

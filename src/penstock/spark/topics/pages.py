@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.spark.topics.http import (
-    Page,
+    RecordPage,
     RecordsGone,
     TopicAddress,
     TopicConnection,
@@ -66,7 +66,7 @@ def read_range(address: TopicAddress, wanted: SeqRange, lost: Lost) -> Iterator[
         return
     with TopicConnection(address) as connection, ThreadPoolExecutor(1) as ahead:
         at = wanted.after
-        coming: Future[Page] | None = ahead.submit(_page, connection, at, wanted)
+        coming: Future[RecordPage] | None = ahead.submit(_page, connection, at, wanted)
         while coming is not None:
             page = coming.result()
             check_page(address, page, at, wanted, lost)
@@ -79,24 +79,26 @@ def read_range(address: TopicAddress, wanted: SeqRange, lost: Lost) -> Iterator[
                     yield found
 
 
-def check_page(address: TopicAddress, page: Page, at: int, wanted: SeqRange, lost: Lost) -> None:
+def check_page(
+    address: TopicAddress, page: RecordPage, at: int, wanted: SeqRange, lost: Lost
+) -> None:
     """Refuse a page that is not all of what it should be."""
     check_continuity(address, page, at, wanted, lost)
     if page.head_seq < wanted.upto:
         raise TopicRecreated(
-            f"expected topic {address.topic!r} to reach seq {wanted.upto}, found its head at "
-            f"{page.head_seq}: it is another topic, or its server lost its log"
+            f"topic {address.topic!r} ends at seq {page.head_seq}, before {wanted.upto}: it is "
+            "another topic of that name, or its server lost its log"
         )
 
 
 def check_continuity(
-    address: TopicAddress, page: Page, at: int, wanted: SeqRange, lost: Lost = "fail"
+    address: TopicAddress, page: RecordPage, at: int, wanted: SeqRange, lost: Lost = "fail"
 ) -> None:
     """Refuse a page of another topic of the same name, or one that comes after a gap."""
     if wanted.epoch is not None and page.epoch != wanted.epoch:
         raise TopicRecreated(
-            f"expected topic {address.topic!r} of epoch {wanted.epoch}, found it deleted and made "
-            f"again with epoch {page.epoch}"
+            f"topic {address.topic!r} was deleted and made again: its epoch is {page.epoch}, no "
+            f"longer {wanted.epoch}"
         )
     gap = page.tombstone
     if gap is not None and lost == "fail" and gap["gap_from"] <= wanted.upto:
@@ -106,9 +108,8 @@ def check_continuity(
 def lost_error(address: TopicAddress, gap: Mapping[str, Any], at: int) -> RecordsGone:
     """What to say of records that are not there any more."""
     return RecordsGone(
-        f"expected the records of topic {address.topic!r} after seq {at}, found that "
-        f"{gap['gap_from']} to {gap['gap_to']} are gone ({gap['reason']}); the earliest is "
-        f"{gap['earliest_seq']}"
+        f"records {gap['gap_from']} to {gap['gap_to']} of topic {address.topic!r}, read after seq "
+        f"{at}, are gone ({gap['reason']}); the earliest is {gap['earliest_seq']}"
     )
 
 
@@ -122,5 +123,5 @@ def in_range(batch: pa.RecordBatch, wanted: SeqRange) -> pa.RecordBatch:
     return pa.record_batch([seqs, times, *batch.columns[2:]], schema=SCHEMA)
 
 
-def _page(connection: TopicConnection, at: int, wanted: SeqRange) -> Page:
+def _page(connection: TopicConnection, at: int, wanted: SeqRange) -> RecordPage:
     return connection.page(at, wanted.upto - at, wanted.epoch)

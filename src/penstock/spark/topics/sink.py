@@ -107,8 +107,8 @@ def check_columns(columns: Sequence[str]) -> None:
     strangers = [name for name in columns if name not in COLUMNS]
     if "data" not in columns or strangers:
         raise Rejected(
-            "expected a column data of JSON text (such as to_json(struct(*))) and none but tag, "
-            f"node and meta beside it, found {', '.join(columns)}"
+            f"rows with the columns {', '.join(columns)} are not records: give them a column data "
+            "of JSON text, such as to_json(struct(*)), and beside it at most tag, node and meta"
         )
 
 
@@ -118,7 +118,7 @@ def batch_name() -> str:
     query = context and context.getLocalProperty("sql.streaming.queryId")
     batch = context and context.getLocalProperty("streaming.sql.batchId")
     if query is None or batch is None:
-        raise Rejected("expected a task of a streaming query, found no query or batch in it")
+        raise Rejected("this task does not belong to a batch of a streaming query")
     return f"stream:{query}:{batch}"
 
 
@@ -148,7 +148,7 @@ def encoded(batches: Iterator[pa.RecordBatch]) -> Iterator[bytes]:
                 if value is not None
             }
             if "data" not in record:
-                raise Rejected("expected JSON text in data, found NULL (JSON's is 'null')")
+                raise Rejected("data is NULL: it must be JSON text, where null is written 'null'")
             yield _ENCODER.encode(record)
 
 
@@ -158,7 +158,7 @@ def raw_json(name: str, text: str | bytes) -> msgspec.Raw:
     try:
         _SYNTAX.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Rejected(f"expected JSON text in {name}, found {raw[:80]!r}: {error}") from error
+        raise Rejected(f"{name} is not JSON text: {raw[:80]!r} ({error})") from error
     return msgspec.Raw(raw)
 
 

@@ -34,9 +34,9 @@ _PARSED: Final[dict[str, StructType]] = {}
 
 def register(spark: SparkSession) -> None:
     """Register `spark.read.format("penstock")` with a session. Idempotent."""
-    from penstock.spark.topics.format import TopicSource
+    from penstock.spark.topics.format import TopicDataSource
 
-    spark.dataSource.register(TopicSource)
+    spark.dataSource.register(TopicDataSource)
 
 
 def read_topic(
@@ -75,7 +75,7 @@ def read_topic(
         raw = spark.read.format("penstock").options(**options.as_options()).load()
     if schema is None:
         if key is not None:
-            raise Rejected("expected a schema to find the key in, found none")
+            raise Rejected("a key needs a schema, whose columns it names")
         return raw
     return shaped(raw, schema, [key] if isinstance(key, str) else list(key or ()))
 
@@ -115,8 +115,8 @@ def shaped(raw: DataFrame, schema: str | StructType, key: list[str]) -> DataFram
     strangers = [name for name in key if name not in declared.fieldNames()]
     if strangers:
         raise Rejected(
-            f"expected a key among the columns {', '.join(declared.fieldNames())}, "
-            f"found {', '.join(strangers)}"
+            f"there is no column {', '.join(strangers)} for the key; columns are "
+            f"{', '.join(declared.fieldNames())}"
         )
     inner = [field for field in declared.fields if field.name not in OWN_COLUMNS]
     parsed = raw
@@ -158,10 +158,10 @@ def declared_schema(spark: SparkSession, schema: str | StructType) -> StructType
         except PySparkException as error:
             said = str(error).partition("\n")[0]
             raise Rejected(
-                f"expected the columns of a topic as DDL, found {schema!r}: {said}"
+                f"{schema!r} does not declare columns, as 'id BIGINT, name STRING' does: {said}"
             ) from error
         if not isinstance(found, StructType):
-            raise Rejected(f"expected the columns of a topic as DDL, found {schema!r}")
+            raise Rejected(f"{schema!r} does not declare columns, as 'id BIGINT, name STRING' does")
         _PARSED[schema] = found
     return found
 

@@ -1,7 +1,8 @@
-"""The coordinator's lease: one holder at a time, and a thread that renews it.
+"""The coordinator's lease, the transactions that check it, and waiting for a catalog that is away.
 
-The same transaction stores the coordinator's report if it has changed. An idle coordinator writes
-nothing but its lease: in a SQLite file every write may block another tool.
+One coordinator holds the lease at a time, and a thread renews it. The same transaction stores the
+coordinator's report if it has changed. An idle coordinator writes nothing but its lease: in a
+SQLite file every write may block another tool.
 """
 
 from __future__ import annotations
@@ -9,21 +10,89 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Callable
-from typing import Any, Final, Self
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any, Final, Self, TypeVar
 
+from penstock.kernel.clock import Clock
 from penstock.kernel.errors import Conflict
-from penstock.lake.errors import CatalogAway
+from penstock.kernel.units import format_ms
+from penstock.lake.database import CatalogAway, CatalogLocked
 from penstock.tables import rows
-from penstock.tables.coordinator.catalog_wait import CatalogWait
 from penstock.tables.coordinator.report import CoordinatorReport
+from penstock.tables.core.jobs import RefreshJob
 from penstock.tables.rows import COORDINATOR
 from penstock.tables.store import FOREIGN_MS, TableStore
 
+T = TypeVar("T")
+LOOP: Final = "loop"
+_PAUSE_S: Final = (0.1, 1.0)
+"""Delay before the next attempt: first and maximum."""
 _LOG: Final = logging.getLogger("penstock.tables")
 _LEASE: Final = "lease"
 _LOOK_S: Final = 1.0
 """How often the keeper checks whether the report has changed."""
+
+
+class CatalogWait:
+    """Tracks which parts of a coordinator are waiting for the catalog. Thread-safe."""
+
+    def __init__(self, say: Callable[[str], None], clock: Clock, stop: threading.Event) -> None:
+        self._say, self._clock, self._stop = say, clock, stop
+        self._lock = threading.Lock()
+        self._waiting: set[str] = set()
+        self._since_ms: int | None = None
+        self._pause_s = _PAUSE_S[0]
+        self.trouble: str | None = None
+        """Why the catalog is unusable, or None."""
+
+    def unlocked(self, attempt: Callable[[], T]) -> T:
+        """Retry while other writers hold the catalog; a failed attempt changed nothing."""
+        waited = False
+        while True:
+            try:
+                found = attempt()
+            except CatalogLocked as error:
+                if self._stop.is_set():
+                    raise
+                waited = True
+                self.away(error)
+                self.pause()
+            else:
+                if waited:
+                    self.back()
+                return found
+
+    def away(self, error: CatalogAway, who: str = LOOP) -> None:
+        """The catalog is unusable for `who`; reported the first time."""
+        with self._lock:
+            self._waiting.add(who)
+            self.trouble = error.message
+            if self._since_ms is not None:
+                return
+            self._since_ms, self._pause_s = self._clock.monotonic_ms(), _PAUSE_S[0]
+        self._say(f"waiting for the catalog: {error.message}")
+
+    def pause(self) -> None:
+        """Wait briefly before the next attempt."""
+        self._stop.wait(self._pause_s)
+        self._pause_s = min(2 * self._pause_s, _PAUSE_S[1])
+
+    def forget(self, who: str) -> None:
+        """A waiting part has ended. The others will notice whether the catalog is back."""
+        with self._lock:
+            self._waiting.discard(who)
+
+    def back(self, who: str = LOOP) -> None:
+        """One part can use the catalog again; reported once all can."""
+        with self._lock:
+            self._waiting.discard(who)
+            if self._since_ms is None or self._waiting:
+                return
+            away_ms = self._clock.monotonic_ms() - self._since_ms
+            self._since_ms = self.trouble = None
+        self._say(f"the catalog is back after {format_ms(away_ms)}")
 
 
 class CoordinatorLeaseLost(Conflict):
@@ -143,3 +212,69 @@ class LeaseKeeper:
                 store.show_life_in(cursor, self._identity.partition("#")[0], now_ms)
                 self._seen_ms = now_ms
         return True
+
+
+class LeasedBatch:
+    """Begins its transaction with the first change, so an idle step writes nothing.
+
+    For one thread. If a transaction fails, the caller's in-memory state may be ahead of the rows:
+    end the session after an error.
+    """
+
+    def __init__(self, store: TableStore, identity: str, catalog: CatalogWait) -> None:
+        self.store, self._identity, self._catalog = store, identity, catalog
+        self._stack = ExitStack()
+        self._cursor: Any = None
+        self._written = False
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        """Run everything inside the context as one transaction."""
+        with ExitStack() as self._stack:
+            try:
+                yield
+            finally:
+                self._cursor = None
+
+    def open(self) -> Any:
+        """The transaction's cursor; raises if another coordinator holds the lease."""
+        if self._cursor is None:
+            # A power loss may undo these rows: the next session starts from whatever is left.
+            begin = partial(self.store.lake.transact, synced=False)
+            cursor = self._catalog.unlocked(lambda: self._stack.enter_context(begin()))
+            self._written = True
+            found = self.store.fetch(cursor, rows.COORDINATOR_IS)
+            if not found or found[0][0] != self._identity:
+                holder = found[0][0] if found else "no coordinator"
+                raise CoordinatorLeaseLost(f"lost the lease: {holder} holds it")
+            self._cursor = cursor
+        return self._cursor
+
+    def run(self, sql: str, *parameters: Any) -> int:
+        """Run one statement in the transaction; returns the number of changed rows."""
+        return self.store.execute(self.open(), sql, *parameters)
+
+    def run_alone(self, sql: str, *parameters: Any) -> int:
+        """Run one statement in its own transaction, waiting as long as others hold the catalog."""
+        return self._catalog.unlocked(lambda: self.store.run(sql, *parameters))
+
+    def close_job(self, job: RefreshJob) -> None:
+        """Store how a job ended, and release its files to the sweep."""
+        retryable = None if job.retryable is None else int(job.retryable)
+        values = (job.status.value, job.finished_at_ms, job.outcome_detail, retryable, job.job_id)
+        self.run(rows.CLOSE_JOB, *values)
+        self.run(rows.DROP_RESERVATION, self.store.token(job.job_id))
+
+    @contextmanager
+    def transact(self) -> Iterator[Any]:
+        """The current transaction, or a new one: for permits."""
+        if self._cursor is not None:
+            yield self._cursor
+        else:
+            with self.store.lake.transact() as cursor:
+                yield cursor
+
+    def take_written(self) -> bool:
+        """Whether anything was written since the last call."""
+        written, self._written = self._written, False
+        return written

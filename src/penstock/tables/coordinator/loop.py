@@ -13,28 +13,26 @@ from penstock.kernel.clock import Clock, SteadyClock
 from penstock.kernel.system import SystemClock
 from penstock.kernel.units import format_ms
 from penstock.lake.catalog import Catalog
-from penstock.lake.errors import CatalogAway
-from penstock.lake.expire import before, clean, expire, sweep
+from penstock.lake.database import CatalogAway
+from penstock.lake.expire import SNAPSHOTS_KEPT_MS, before, clean, expire, sweep
 from penstock.tables import rows
-from penstock.tables.coordinator.catalog_wait import CatalogWait
-from penstock.tables.coordinator.host import EngineHost, host_of
+from penstock.tables.coordinator.engines import EngineHost, host_of
 from penstock.tables.coordinator.lease import (
+    CatalogWait,
     CoordinatorLeaseLost,
     LeaseKeeper,
     give_up_lease,
     take_lease,
 )
 from penstock.tables.coordinator.session import CoordinatorSession, new_identity
-from penstock.tables.coordinator.upkeep import tidy
-from penstock.tables.core.retry import RetryPolicy
+from penstock.tables.coordinator.upkeep import forget_feeds, tidy
+from penstock.tables.core.failures import FailurePolicy
 from penstock.tables.settings import WarehouseSettings
 from penstock.tables.store import FOREIGN_MS, TableStore
 
 PRUNE_EVERY_MS: Final = 60_000
 TIDY_EVERY_MS: Final = 10_000
-SNAPSHOTS_KEPT_MS: Final = 86_400_000
-"""How long snapshots of a lake created by Penstock are kept, by default."""
-AGAIN: Final = RetryPolicy(base_ms=1_000, cap_ms=10_000)
+AGAIN: Final = FailurePolicy(base_ms=1_000, cap_ms=10_000)
 """Delay before the next session, after consecutive sessions that failed to begin."""
 
 _LOG: Final = logging.getLogger("penstock.tables")
@@ -127,7 +125,8 @@ class CoordinatorLoop:
                 return True
             if not waits:
                 lease = self._store.lease()
-                self._say(f"waiting for the lease of {lease.holder if lease else 'nobody'}")
+                holder = lease.holder if lease else "another coordinator"
+                self._say(f"waiting for the lease of {holder}")
                 waits = True
             self._stop.wait(min(1.0, self._settings.tick_ms / 1_000))
         return False
@@ -182,6 +181,7 @@ class CoordinatorLoop:
                 if now_ms - pruned_ms >= PRUNE_EVERY_MS:
                     pruned_ms = now_ms
                     prune(self._store, self._settings, now_ms)
+                    forget_feeds(self._store)
                 if now_ms - swept_ms >= self._settings.sweep_every_ms:
                     swept_ms = now_ms
                     self._sweep()
@@ -199,7 +199,7 @@ class CoordinatorLoop:
         if kept_ms:
             gone = expire(lake, older_than=before(lake, kept_ms)).snapshots
             if gone:
-                self._say(f"forgot {len(gone)} snapshots older than {format_ms(kept_ms)}")
+                self._say(f"expired {len(gone)} snapshots older than {format_ms(kept_ms)}")
         clean(lake, older_than=before(lake, grace_ms))
         sweep(lake, grace_ms=grace_ms)
 
@@ -221,6 +221,7 @@ def prune(store: TableStore, settings: WarehouseSettings, now_ms: int) -> None:
         rows.OLD_WOULD_DISPATCH: jobs_ms,
         rows.OLD_PROCESSES: min(jobs_ms, now_ms - FOREIGN_MS),
         rows.OLD_HISTORY: now_ms - settings.history_retention_ms,
+        rows.OLD_CHOICES: now_ms - settings.history_retention_ms,
     }
     for which, until_ms in old.items():
         # Checked first: even a transaction that finds nothing blocks other writers.

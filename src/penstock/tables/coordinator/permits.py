@@ -8,10 +8,9 @@ from typing import Any, Final
 
 from penstock.flow.tokens import SqlTokenPool
 from penstock.kernel.errors import Rejected
-from penstock.lake.database import Database, WriteConflict, fetch, open_database
-from penstock.lake.errors import CatalogLocked
+from penstock.lake.database import CatalogLocked, Database, WriteConflict, fetch, open_database
 from penstock.tables import processes, rows
-from penstock.tables.schema import WAITERS
+from penstock.tables.rows import WAITERS
 from penstock.tables.settings import WarehouseSettings
 from penstock.tables.store import TableStore
 
@@ -110,7 +109,7 @@ class PermitPool:
                 yield cursor
         except WriteConflict as error:
             raise CatalogLocked(
-                f"expected to write to the pool of permits, found it locked: {error}"
+                f"the pool of permits is locked by other writers: {error}"
             ) from error
 
     def close(self) -> None:

@@ -17,12 +17,12 @@ from penstock.tables.core.capacity import ParallelMode
 from penstock.tables.core.dispatch import Coordinator
 from penstock.tables.core.due import UnitSchedule, settled_ms
 from penstock.tables.core.frontier import Frontier
-from penstock.tables.core.health import Pool, TableStatus, pool, table_rows
+from penstock.tables.core.health import Pool, TableHealth, pool, table_rows
 from penstock.tables.core.model import Mode, Status
 from penstock.tables.core.schedule import AtTimes, Every, parse_schedule
 from penstock.tables.core.verdict import Reason
 
-_FIELDS: Final = tuple(field.name for field in fields(TableStatus))
+_FIELDS: Final = tuple(field.name for field in fields(TableHealth))
 _QUIET: Final = frozenset({Reason.NOT_DUE, Reason.NO_CHANGE})
 
 
@@ -83,7 +83,7 @@ class Reporter:
             self._compared, self._values = compared, values
 
 
-def read_tables(values: Mapping[str, Any], now_ms: int) -> list[TableStatus]:
+def read_tables(values: Mapping[str, Any], now_ms: int) -> list[TableHealth]:
     """The tables of a report, brought up to the current time."""
     return [_read(row, now_ms) for row in values["tables"]]
 
@@ -126,7 +126,7 @@ def _without_time(values: Mapping[str, Any]) -> Any:
     }
 
 
-def _table(core: Coordinator, row: TableStatus) -> dict[str, Any]:
+def _table(core: Coordinator, row: TableHealth) -> dict[str, Any]:
     state = core.facts.states[row.unit_key]
     steady = row.reason in _QUIET and not core.facts.changed(state.unit)
     return {
@@ -144,8 +144,8 @@ def _row_without_time(row: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**told, "fresh_ms": None, "due_ms": None} if row["steady"] else told
 
 
-def _read(row: Mapping[str, Any], now_ms: int) -> TableStatus:
-    found = TableStatus(
+def _read(row: Mapping[str, Any], now_ms: int) -> TableHealth:
+    found = TableHealth(
         **{
             **{name: row[name] for name in _FIELDS},
             "status": Status(row["status"]),

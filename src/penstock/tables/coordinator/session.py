@@ -8,6 +8,7 @@ and the next one starts from the rows.
 
 from __future__ import annotations
 
+import json
 import selectors
 import socket
 from collections import deque
@@ -18,38 +19,84 @@ from random import Random
 from typing import Final
 
 from penstock.kernel.clock import Clock
-from penstock.lake.errors import CatalogAway
+from penstock.lake.bell import LakeBell, bell_address
+from penstock.lake.database import CatalogAway
 from penstock.tables import processes, rows
-from penstock.tables.coordinator.batch import LeasedBatch
-from penstock.tables.coordinator.catalog_wait import CatalogWait
-from penstock.tables.coordinator.effects import EffectWriter
-from penstock.tables.coordinator.engines import EngineState
-from penstock.tables.coordinator.host import EngineHost
-from penstock.tables.coordinator.inline import InlineRunner
-from penstock.tables.coordinator.lease import CoordinatorLeaseLost
+from penstock.tables.coordinator.engines import EngineHost, EngineState
+from penstock.tables.coordinator.lease import CatalogWait, CoordinatorLeaseLost, LeasedBatch
 from penstock.tables.coordinator.permits import PermitPool
-from penstock.tables.coordinator.recovery import drop_dead_locks, recover_catalog
+from penstock.tables.coordinator.publisher import Publisher
 from penstock.tables.coordinator.report import CoordinatorReport, Reporter
-from penstock.tables.coordinator.topic_watch import TopicWatch
-from penstock.tables.coordinator.watcher import Watcher, memory_of
-from penstock.tables.coordinator.worker_runner import WorkerRunner
+from penstock.tables.coordinator.runners import InlineRunner, WorkerRunner
+from penstock.tables.coordinator.upkeep import drop_dead_locks, recover_catalog
+from penstock.tables.coordinator.watcher import TopicWatch, Watcher, memory_of
 from penstock.tables.core.dispatch import Coordinator
 from penstock.tables.core.events import (
+    AnswerRequest,
+    AskToken,
     Cancel,
+    CloseJob,
     DrainChanged,
     Effect,
+    Enqueue,
     Event,
+    GraphChanged,
     JobCancelled,
     JobStarted,
+    JobSucceeded,
+    MadeByHand,
     PoolContended,
+    RecordSkip,
+    ReleaseToken,
+    SetStatus,
+    SourcesMoved,
     Start,
     Tick,
+    TokenLost,
+    TokenWon,
+    WouldDispatch,
 )
-from penstock.tables.core.jobs import Job, JobStatus
+from penstock.tables.core.jobs import JobStatus, RefreshJob
 from penstock.tables.notify import Notifier, notify_address
 from penstock.tables.settings import WarehouseSettings
 from penstock.tables.store import TableStore
-from penstock.tables.worker.messages import MessageLine
+from penstock.tables.worker.outcomes import MessageLine
+
+
+class EffectWriter:
+    """Writes effects in the current batch. `query_of` returns the query of a table."""
+
+    def __init__(
+        self, batch: LeasedBatch, permits: PermitPool, query_of: Callable[[str], str]
+    ) -> None:
+        self._batch, self._permits, self._query_of = batch, permits, query_of
+
+    def write(self, effect: Effect, now_ms: int) -> list[Event]:
+        """Carry out one effect; returns the resulting events for the core."""
+        run = self._batch.run
+        match effect:
+            case Enqueue(job):
+                run(rows.INSERT_JOB, *rows.job_row(job))
+            case CloseJob(job):
+                self._batch.close_job(job)
+            case RecordSkip(key, members, reason, text):
+                run(rows.INSERT_SKIP, now_ms, key, json.dumps(members), reason.value, text)
+            case SetStatus(table, status, detail):
+                query = self._query_of(table)
+                run(rows.SET_STATUS_OF_QUERY, status.value, detail, table, query)
+            case AskToken():
+                self._batch.open()  # a permit and its job belong in one transaction
+                return [TokenWon() if self._permits.ask(now_ms) else TokenLost()]
+            case ReleaseToken():
+                self._batch.open()
+                self._permits.give_back()
+            case AnswerRequest(request_id, ok, detail):
+                run(rows.ANSWER_REQUEST, now_ms, int(ok), detail, request_id)
+            case WouldDispatch(job, alongside):
+                values = (job.job_id, job.unit_key, json.dumps(alongside), now_ms)
+                run(rows.INSERT_WOULD_DISPATCH, *values)
+        return []
+
 
 _SESSIONS: Final = count(1)
 
@@ -85,6 +132,8 @@ class CoordinatorSession:
         self._selector.register(self._alarm, selectors.EVENT_READ, None)
         self._notifier = Notifier(notify_address(store))
         self._selector.register(self._notifier, selectors.EVENT_READ, None)
+        self._bell = LakeBell(bell_address(store.lake.database, store.lake.data_path))
+        self._selector.register(self._bell, selectors.EVENT_READ, None)
         self._batch = LeasedBatch(store, identity, catalog)
         self._permits = PermitPool(store, settings, identity, self._batch.transact)
         self._engines = EngineState(host)
@@ -98,6 +147,7 @@ class CoordinatorSession:
         )
         self._topics = TopicWatch(settings.topic_positions(), settings.topics_poll_ms, self.wake)
         self._watcher = Watcher(store, self.core, self._topics)
+        self._publisher = Publisher(store, settings.topic_writer, identity, clock)
         self._effects = EffectWriter(self._batch, self._permits, self._query_of)
         self._reporter = Reporter(self.core, clock)
 
@@ -146,9 +196,11 @@ class CoordinatorSession:
     def close(self) -> None:
         """Stop the workers, close their jobs, return permits."""
         self._topics.close()
+        self._publisher.close()
         self._runner.close()
         self._selector.close()
         self._notifier.close()
+        self._bell.close()
         self._alarm.close()
         self._waker.close()
         with suppress(CatalogAway):  # the next session recovers from the rows
@@ -193,6 +245,8 @@ class CoordinatorSession:
         for key, _ in ready:
             if key.fileobj is self._notifier:
                 self._woken |= self._notifier.receive()
+            elif key.fileobj is self._bell:
+                self._woken |= self._bell.receive()
             elif key.data is None:
                 self._woken |= bool(self._alarm.receive())
             else:
@@ -227,6 +281,7 @@ class CoordinatorSession:
                 unfit=self._engines.unfit,
             )
             self._notifier.open()
+            self._bell.open()
             if self.core.facts.locks:
                 drop_dead_locks(self._batch, self._runner.names, self._clock.now_ms())
 
@@ -252,6 +307,12 @@ class CoordinatorSession:
     def tell(self, events: Iterable[Event]) -> None:
         """Pass events to the core and carry out its effects, until nothing follows."""
         queue = deque(events)
+        for event in queue:
+            if isinstance(event, GraphChanged):
+                tables = event.graph.tables.values()
+                self._publisher.follow(any(table.publish for table in tables))
+            elif isinstance(event, JobSucceeded | MadeByHand | SourcesMoved):
+                self._publisher.wake()
         while queue:
             with self._batch():
                 for note in self._engines.take_commits():
@@ -276,7 +337,7 @@ class CoordinatorSession:
                 return self._cancel(job, detail)
         return self._effects.write(effect, self._clock.now_ms())
 
-    def _cancel(self, job: Job, detail: str) -> list[Event]:
+    def _cancel(self, job: RefreshJob, detail: str) -> list[Event]:
         """Close the row first, so that the job cannot commit; then cancel it in the worker."""
         now_ms = self._clock.now_ms()
         values = (JobStatus.CANCELLED.value, now_ms, detail, 1, job.job_id)

@@ -1,16 +1,18 @@
-"""What a coordinator learns from the catalog: the same queries at every tick.
+"""What a coordinator learns from the catalog, with the same queries at every tick, and from topics.
 
 People and other processes change rows; each read is compared with the core's state, and the
-difference becomes events.
+difference becomes events. Positions of topics are followed in a separate thread, because a topic
+server may be far away, slow or gone; the coordinator's loop only reads the last known ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
 
 from penstock.lake.reader import Reader
 from penstock.tables import rows
-from penstock.tables.coordinator.topic_watch import TopicWatch
 from penstock.tables.core.dispatch import Coordinator
 from penstock.tables.core.events import (
     Contents,
@@ -28,8 +30,10 @@ from penstock.tables.core.events import (
 from penstock.tables.core.facts import TableMemory
 from penstock.tables.core.frontier import Position
 from penstock.tables.core.graph import StreamGraph
-from penstock.tables.names import topic_of
+from penstock.tables.core.topics import TopicSource
+from penstock.tables.engine import TopicPositions
 from penstock.tables.positions import Positions
+from penstock.tables.query.names import topic_of
 from penstock.tables.store import (
     Asked,
     CatalogView,
@@ -38,6 +42,93 @@ from penstock.tables.store import (
     read_definitions,
     read_sources_of,
 )
+from penstock.tables.worker.outcomes import detail_of
+
+_QUIET_POLLS: Final = 8
+"""How many times longer topics are not asked where their servers tell of changes."""
+_PATIENCE_S: Final = 1.0
+"""How long to wait on close for a request in flight."""
+
+
+class TopicWatch:
+    """Follows the positions of topics, if there are any: their servers tell when they move."""
+
+    def __init__(
+        self,
+        topics: TopicPositions | None,
+        poll_ms: int,
+        news: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._topics, self._pause_s, self._news = topics, poll_ms / 1_000, news
+        self._sources: tuple[TopicSource, ...] = ()
+        self._heard: Mapping[str, Position] = {}
+        self._asked = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._ended = False
+        self.trouble: str | None = None
+        """Why the last poll failed, or None."""
+
+    def follow(self, sources: tuple[TopicSource, ...]) -> None:
+        """Follow these from now on."""
+        if sources == self._sources or self._topics is None:
+            return
+        with self._asked:
+            self._sources = sources
+            self._heard = {}
+            self._asked.notify()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="penstock-topics", daemon=True)
+            self._thread.start()
+
+    def heard(self) -> Mapping[str, Position]:
+        """The last known positions; topics without one are left out."""
+        return self._heard
+
+    def close(self) -> None:
+        """Stop polling."""
+        with self._asked:
+            self._ended = True
+            self._asked.notify()
+        if self._thread is not None:
+            self._thread.join(_PATIENCE_S)
+
+    def _run(self) -> None:
+        assert self._topics is not None
+        while not self._ended:
+            self._ask()
+            self._wait(self._topics)
+        self._topics.close()
+
+    def _wait(self, topics: TopicPositions) -> None:
+        """Wait until a topic has moved, or for a while: they may be others by then."""
+        sources = self._sources
+        if not sources or self.trouble is not None:
+            with self._asked:
+                changed = self._sources is not sources
+                self._asked.wait_for(lambda: self._ended or changed, self._pause_s)
+            return
+        for _ in range(_QUIET_POLLS):
+            moved = topics.moved(sources, self._pause_s)
+            if moved or self._ended or self._sources is not sources:
+                return
+
+    def _ask(self) -> None:
+        sources = self._sources
+        if self._topics is None or not sources:
+            return
+        try:
+            heads = self._topics.heads(sources)
+        except Exception as error:  # unreachable topics count as unmoved
+            self.trouble = detail_of(error)
+            return
+        self.trouble = None
+        with self._asked:
+            if sources is not self._sources:
+                return  # the sources have changed meanwhile
+            before = self._heard
+            self._heard = {name: head.position for name, head in heads.items()}
+        if self._heard != before and not self._ended:
+            self._news()
 
 
 def memory_of(

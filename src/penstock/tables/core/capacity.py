@@ -1,5 +1,13 @@
-"""How many jobs may run: the slots of one coordinator, and its share of the cluster's permits.
+"""What may start now: the units that are ready, most urgent first, and how many of them.
 
+The number is limited by the slots of one coordinator and its share of the cluster's permits.
+
+>>> queue = ReadyQueue()
+>>> queue.put("late", UnitUrgency(deadline_ms=5, interval_ms=10, position=0))
+>>> queue.put("later", UnitUrgency(deadline_ms=7, interval_ms=10, position=1))
+>>> queue.put("often", UnitUrgency(deadline_ms=5, interval_ms=1, position=2))
+>>> queue.pop(), queue.pop(), queue.pop(), queue.pop()
+('often', 'late', 'later', None)
 >>> capacity = Capacity(DispatchSettings(max_concurrent_refreshes=2))
 >>> capacity.to_ask(ready=5, running=0, now_ms=0)
 2
@@ -12,9 +20,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from heapq import heappop, heappush
+from typing import NamedTuple
 
 from penstock.kernel.errors import Rejected
-from penstock.tables.core.retry import RetryPolicy
+from penstock.tables.core.failures import FailurePolicy
 
 
 class ParallelMode(StrEnum):
@@ -36,7 +46,7 @@ class DispatchSettings:
     parallel_refresh_mode: ParallelMode = ParallelMode.ON
     max_concurrent_refreshes: int = 4
     yield_ms: int = 1_000
-    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    retry: FailurePolicy = field(default_factory=FailurePolicy)
 
     def __post_init__(self) -> None:
         if self.max_concurrent_refreshes < 1:
@@ -105,3 +115,56 @@ class Capacity:
         self._contended = contended
         if not contended:
             self._yield_until_ms = None
+
+
+class UnitUrgency(NamedTuple):
+    """Sort key: freshness deadline, then shorter interval, then topological position."""
+
+    deadline_ms: int
+    interval_ms: int
+    position: int
+
+
+class ReadyQueue:
+    """Keys by urgency, each at most once. There are no dependencies here: every entry may run."""
+
+    def __init__(self) -> None:
+        self._urgency: dict[str, UnitUrgency] = {}
+        self._heap: list[tuple[UnitUrgency, str]] = []
+
+    def __len__(self) -> int:
+        return len(self._urgency)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._urgency
+
+    def put(self, key: str, urgency: UnitUrgency) -> None:
+        """Add a key, or change its urgency."""
+        if self._urgency.get(key) != urgency:
+            self._urgency[key] = urgency
+            heappush(self._heap, (urgency, key))
+
+    def discard(self, key: str) -> None:
+        """Remove a key, if present."""
+        self._urgency.pop(key, None)
+
+    def first(self) -> str | None:
+        """The most urgent key; None if empty."""
+        while self._heap:
+            urgency, key = self._heap[0]
+            if self._urgency.get(key) == urgency:  # otherwise removed or re-added since
+                return key
+            heappop(self._heap)
+        return None
+
+    def pop(self) -> str | None:
+        """Remove and return the most urgent key; None if empty."""
+        key = self.first()
+        if key is not None:
+            heappop(self._heap)
+            del self._urgency[key]
+        return key
+
+    def in_order(self) -> list[str]:
+        """All keys, most urgent first."""
+        return sorted(self._urgency, key=lambda key: (self._urgency[key], key))

@@ -13,7 +13,7 @@ from dataclasses import replace
 from heapq import heapify, heappop, heappush
 from random import Random
 
-from penstock.tables.core.capacity import Capacity, DispatchSettings, ParallelMode
+from penstock.tables.core.capacity import Capacity, DispatchSettings, ParallelMode, ReadyQueue
 from penstock.tables.core.events import (
     AnswerRequest,
     AskToken,
@@ -48,12 +48,10 @@ from penstock.tables.core.events import (
     WouldDispatch,
 )
 from penstock.tables.core.facts import Facts, RefreshRequest, TableMemory, UnitState
-from penstock.tables.core.failures import FailureKind
+from penstock.tables.core.failures import AWAY_MS_MAX, FailureKind, RetryState
 from penstock.tables.core.graph import StreamGraph
-from penstock.tables.core.jobs import Job, JobStatus, job_for
+from penstock.tables.core.jobs import JobStatus, RefreshJob, job_for
 from penstock.tables.core.model import Status
-from penstock.tables.core.ready import ReadyQueue
-from penstock.tables.core.retry import AWAY_MS_MAX, RetryState
 from penstock.tables.core.verdict import Reason, UnitFacts, Verdict, may_run
 
 _SKIPS = frozenset(
@@ -138,7 +136,7 @@ class Coordinator:
         return self._capacity.starved
 
     @property
-    def live_jobs(self) -> tuple[Job, ...]:
+    def live_jobs(self) -> tuple[RefreshJob, ...]:
         """Jobs that are queued or running."""
         return tuple(self.facts.jobs.values())
 
@@ -235,7 +233,7 @@ class Coordinator:
 
     # how jobs end --------------------------------------------------------------------------------
 
-    def _succeeded(self, job: Job, event: JobSucceeded) -> None:
+    def _succeeded(self, job: RefreshJob, event: JobSucceeded) -> None:
         board = self.facts
         fresh_ms = job.started_at_ms if job.started_at_ms is not None else job.enqueued_at_ms
         outdated = job.job_id in self._outdated
@@ -287,19 +285,19 @@ class Coordinator:
             state.retry = replace(state.retry, retry_at_ms=None, aways=0, away=None)
         self._consider_all(waiting)
 
-    def _cancelled(self, job: Job, detail: str) -> None:
+    def _cancelled(self, job: RefreshJob, detail: str) -> None:
         self._close(job.cancelled(self.now_ms, detail))
         self._ask_again(job)
         self._free(job)
 
-    def _failed(self, job: Job, event: JobFailed) -> None:
+    def _failed(self, job: RefreshJob, event: JobFailed) -> None:
         if job.job_id in self._outdated:  # an old query's failure says nothing about the new one
             self._cancelled(job, event.detail)
             return
         retryable = event.kind is not FailureKind.PERMANENT
         if job.status is JobStatus.QUEUED:  # it failed before it reported its start
             job = job.claimed("unknown", self.now_ms)
-        if event.kind is FailureKind.AWAY:
+        if event.kind in (FailureKind.AWAY, FailureKind.LOST):
             self._is_away = True
             self._close(job.cancelled(self.now_ms, event.detail))
         else:
@@ -325,6 +323,13 @@ class Coordinator:
             case FailureKind.AWAY:
                 state.retry = state.retry.waited(policy, now_ms, random, event.detail)
                 self._wait_with(state)
+            case FailureKind.LOST:
+                retry = state.retry.lost(policy, now_ms, random, event.detail)
+                given_up = self._try_again(state, retry, at_fault, event.detail)
+                if given_up is None:
+                    self._wait_with(state)
+                else:
+                    self._note_failure(at_fault, given_up)
             case FailureKind.PERMANENT:
                 state.retry = RetryState()
                 self._stop(at_fault, Status.ERROR, event.detail)
@@ -337,7 +342,7 @@ class Coordinator:
             if name in self.facts.tables:
                 self.facts.tables[name].failed(error)
 
-    def _lost(self, job: Job) -> None:
+    def _lost(self, job: RefreshJob) -> None:
         """The worker died: run the unit again, unless it kills every worker.
 
         In that case its requesters get the error, and their requests are not retried.
@@ -379,14 +384,14 @@ class Coordinator:
         self.facts.statuses[table] = status
         self._effects.append(SetStatus(table, status, detail))
 
-    def _close(self, job: Job) -> None:
+    def _close(self, job: RefreshJob) -> None:
         self._effects.append(CloseJob(job))
 
-    def _answer(self, job: Job, *, ok: bool, detail: str) -> None:
+    def _answer(self, job: RefreshJob, *, ok: bool, detail: str) -> None:
         for request_id in self._serving.get(job.job_id, ()):
             self._effects.append(AnswerRequest(request_id, ok, detail))
 
-    def _ask_again(self, job: Job) -> None:
+    def _ask_again(self, job: RefreshJob) -> None:
         """Leave unanswered requests to the next run."""
         for request_id, request in self._serving.pop(job.job_id, {}).items():
             if request.table in self.facts.tables:
@@ -397,7 +402,7 @@ class Coordinator:
                     AnswerRequest(request_id, False, f"{request.table} was dropped")
                 )
 
-    def _free(self, job: Job, *, finished: bool = False) -> None:
+    def _free(self, job: RefreshJob, *, finished: bool = False) -> None:
         """Forget a job: unlock its members, return its permit, reconsider its unit."""
         board = self.facts
         del board.jobs[job.job_id]
@@ -414,7 +419,7 @@ class Coordinator:
         keys = {board.units.unit_of(name).key for name in job.members if name in board.tables}
         self._consider_all(keys)
 
-    def _home(self, job: Job) -> UnitState | None:
+    def _home(self, job: RefreshJob) -> UnitState | None:
         """The state of a job's unit; None if it is no longer in the graph."""
         return self.facts.states.get(job.unit_key)
 
@@ -516,6 +521,10 @@ class Coordinator:
     def _judge(self, state: UnitState) -> Verdict:
         key = state.unit.key
         self._give_up_retry(state)
+        if not self.facts.changed(state.unit):
+            state.moved_ms = None
+        elif state.moved_ms is None:
+            state.moved_ms = self.now_ms
         verdict = may_run(self._facts(key, free_slots=1), self.now_ms)
         self._note_skip(state, verdict)
         if verdict.reason is Reason.NO_CHANGE:
@@ -541,9 +550,13 @@ class Coordinator:
             state.retry = replace(state.retry, retry_at_ms=None, away=None)
 
     def _settle(self, state: UnitState) -> None:
-        """Nothing has changed, so the contents are correct as of now."""
-        for name in state.unit.members:
-            self.facts.tables[name].fresh_ms = self.now_ms
+        """Nothing has changed, so the contents are correct as of now.
+
+        Where a change makes the unit due at once, it stays due, and no time has to be waited for.
+        """
+        if not state.schedule.follows_changes:
+            for name in state.unit.members:
+                self.facts.tables[name].fresh_ms = self.now_ms
         state.finished_ms = self.now_ms
         state.retry = RetryState()
         for request_id in state.requests:
@@ -563,19 +576,31 @@ class Coordinator:
     # dispatch ------------------------------------------------------------------------------------
 
     def _dispatch(self) -> None:
-        if self._is_away and self.facts.jobs:
-            return  # one unit probes the engine for all
         if self.settings.parallel:
-            ready = min(1, len(self.ready)) if self._is_away else len(self.ready)
-            wanted = self._capacity.to_ask(ready, len(self.facts.jobs), self.now_ms)
+            wanted = self._capacity.to_ask(self._startable(), len(self.facts.jobs), self.now_ms)
             self._effects.extend(AskToken() for _ in range(wanted))
         else:
-            while self.free_slots > 0 and self._start_next() and not self._is_away:
+            while self.free_slots > 0 and self._startable() and self._start_next():
                 pass
 
+    def _startable(self) -> int:
+        """How many of the ready units may start beside those that run, slots aside.
+
+        While the engine is away, one unit probes it for all. A unit under which it was lost runs
+        alone: if it is lost again, that unit is to blame and no other.
+        """
+        ready, jobs = len(self.ready), self.facts.jobs.values()
+        if self._is_away or self._is_suspect(self.ready.first()):
+            return min(1, ready) if not jobs else 0
+        return 0 if any(self._is_suspect(job.unit_key) for job in jobs) else ready
+
+    def _is_suspect(self, key: str | None) -> bool:
+        state = None if key is None else self.facts.states.get(key)
+        return state is not None and state.retry.losses > 0
+
     def _start_next(self) -> bool:
-        """Start the most urgent unit, if there is one and a slot is free."""
-        while (key := self.ready.pop()) is not None:
+        """Start the most urgent unit, if there is one that may and a slot is free."""
+        while self._startable() and (key := self.ready.pop()) is not None:
             state = self.facts.states[key]
             verdict = may_run(self._facts(key, self.free_slots), self.now_ms)
             if verdict.may_run:
@@ -616,7 +641,7 @@ class Coordinator:
         self._consider(state.unit.key)
 
 
-def _altered(job: Job, old: StreamGraph, new: StreamGraph) -> bool:
+def _altered(job: RefreshJob, old: StreamGraph, new: StreamGraph) -> bool:
     """Whether a member's query has changed."""
     return any(
         name not in new.tables or old.tables[name].query != new.tables[name].query

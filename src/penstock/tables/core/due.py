@@ -42,6 +42,14 @@ class UnitSchedule:
         """Whether only a person's request makes it due."""
         return not self.timed
 
+    @property
+    def follows_changes(self) -> bool:
+        """Whether a change after a quiet time makes it due at once: it has intervals only.
+
+        An interval is the least time between two refreshes; cron says when there may be one.
+        """
+        return bool(self.timed) and all(isinstance(timed, Every) for timed in self.timed)
+
     def due_ms(self, fresh_ms: int | None) -> int | None:
         """When contents of a given freshness become stale; None if never.
 

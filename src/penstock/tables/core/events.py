@@ -9,7 +9,7 @@ from typing import NamedTuple
 from penstock.tables.core.failures import FailureKind
 from penstock.tables.core.frontier import Frontier, Position
 from penstock.tables.core.graph import StreamGraph
-from penstock.tables.core.jobs import Job
+from penstock.tables.core.jobs import RefreshJob
 from penstock.tables.core.model import Status
 from penstock.tables.core.verdict import Reason
 
@@ -198,7 +198,7 @@ Event = (
 class Enqueue:
     """Store a new job, before it is started."""
 
-    job: Job
+    job: RefreshJob
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +209,7 @@ class Start:
     `waited_ms` is how long it has been ready, waiting for a slot and a permit.
     """
 
-    job: Job
+    job: RefreshJob
     inline: bool
     stale: tuple[str, ...] = ()
     requests: tuple[str, ...] = ()
@@ -220,7 +220,7 @@ class Start:
 class WouldDispatch:
     """Dry run: these units would have been started alongside a job that now runs alone."""
 
-    job: Job
+    job: RefreshJob
     alongside: tuple[str, ...] = ()
 
 
@@ -228,14 +228,14 @@ class WouldDispatch:
 class CloseJob:
     """Store how a job ended, unless its row already has an outcome."""
 
-    job: Job
+    job: RefreshJob
 
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
     """Cancel a job where it runs; a `JobCancelled` or its outcome must follow."""
 
-    job: Job
+    job: RefreshJob
     detail: str
 
 

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from penstock.tables.core.capacity import UnitUrgency
 from penstock.tables.core.due import UnitSchedule, table_schedules, unit_schedule
+from penstock.tables.core.failures import RetryState
 from penstock.tables.core.frontier import Frontier, Position, later
 from penstock.tables.core.graph import StreamGraph
-from penstock.tables.core.jobs import Job
+from penstock.tables.core.jobs import RefreshJob
 from penstock.tables.core.model import Status, TableDefinition
-from penstock.tables.core.ready import UnitUrgency
-from penstock.tables.core.retry import RetryState
 from penstock.tables.core.units import ExecutionUnitGraph, Unit
 from penstock.tables.core.verdict import WILL_RUN, UnitFacts, UpstreamFacts, Verdict
 
@@ -63,6 +63,8 @@ class UnitState:
     requests: dict[str, RefreshRequest] = field(default_factory=dict)
     skipped: set[str] = field(default_factory=set)
     wake_ms: int | None = None
+    moved_ms: int | None = None
+    """Since when an input is known to have changed."""
     ready_ms: int | None = None
     """Since when it has been ready and waiting for its turn."""
 
@@ -83,7 +85,7 @@ class Facts:
         self.missing: frozenset[str] = frozenset()
         self.gates: set[str] = set()
         self.locks: frozenset[str] = frozenset()
-        self.jobs: dict[int, Job] = {}
+        self.jobs: dict[int, RefreshJob] = {}
         self.busy: dict[str, int] = {}
         self.draining = False
 
@@ -118,6 +120,7 @@ class Facts:
         return UnitFacts(
             key=key,
             due_ms=self.due_ms(state),
+            moved_ms=state.moved_ms,
             changed=self.changed(unit),
             rebuild=any(r.force for r in state.requests.values()) or self._must_rebuild(unit),
             requested=bool(state.requests),
@@ -210,7 +213,7 @@ class Facts:
         fresh_ms = self.fresh_ms(state.unit)
         due_ms = state.schedule.due_ms(fresh_ms)
         deadlines = [request.at_ms for request in state.requests.values()]
-        deadlines += [] if due_ms is None else [due_ms]
+        deadlines += [] if due_ms is None else [max(due_ms, state.moved_ms or 0)]
         return UnitUrgency(
             min(deadlines, default=0), state.schedule.interval_ms(fresh_ms), state.unit.position
         )

@@ -7,7 +7,7 @@
 >>> graph.with_table(define("a", "SELECT * FROM b"))
 Traceback (most recent call last):
 ...
-penstock.protocol.errors.TableCycle: expected no cycle, found a > b > a
+penstock.protocol.errors.TableCycle: the tables would read each other in a cycle: a > b > a
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Final
 
 from penstock.protocol.errors import InvalidTable, TableCycle, TableInUse, TableNotFound
 from penstock.tables.core.model import Mode, TableDefinition
-from penstock.tables.query.hints import nearest
+from penstock.tables.query.names import nearest, topic_source
 
 Edges = Mapping[str, tuple[str, ...]]
 TABLES_MAX: Final = 100_000
@@ -35,7 +35,7 @@ class StreamGraph:
         by_name: dict[str, TableDefinition] = {}
         for table in tables:
             if table.name in by_name:
-                raise InvalidTable(f"expected each table once, found {table.name!r} twice")
+                raise InvalidTable(f"table {table.name!r} is defined twice")
             by_name[table.name] = table
         if len(by_name) > TABLES_MAX:
             raise InvalidTable(f"expected at most {TABLES_MAX} tables, found {len(by_name)}")
@@ -85,9 +85,23 @@ def check_modes(graph: StreamGraph) -> None:
     for name, table in graph.tables.items():
         if table.mode is Mode.IMMEDIATE and not graph.upstreams[name]:
             raise InvalidTable(
-                f"expected IMMEDIATE table {name!r} to read a stream table, in whose commit it is "
-                f"refreshed, found {', '.join(table.sources) or 'nothing'}"
+                f"table {name!r} is IMMEDIATE, refreshed in the commit of a stream table that it "
+                f"reads, but it reads {', '.join(table.sources) or 'nothing'}: choose another mode"
             )
+
+
+def check_publishing(graph: StreamGraph, urls: Mapping[str, str]) -> None:
+    """Reject a table that would read what it publishes, directly or through others.
+
+    `urls` are the servers of the topics that tables read, by relation.
+    """
+    edges: dict[str, tuple[str, ...]] = dict.fromkeys(graph.sources, ())
+    edges.update(graph.inputs)
+    for name, table in graph.tables.items():
+        to = topic_source(table.publish) if table.publish else ""
+        if to in edges and urls.get(to) == table.publish_url:
+            edges[to] = (*edges[to], name)
+    topological(edges)
 
 
 def reverse(edges: Edges) -> Edges:

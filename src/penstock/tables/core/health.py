@@ -54,7 +54,7 @@ class HealthState(StrEnum):
     NOT_RUNNING = "not_running"
 
 
-class Health(NamedTuple):
+class CoordinatorHealth(NamedTuple):
     """One word for programs, one sentence for people."""
 
     state: HealthState
@@ -62,7 +62,7 @@ class Health(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class TableStatus:
+class TableHealth:
     """One table as `status` shows it."""
 
     table: str
@@ -81,6 +81,8 @@ class TableStatus:
     attempt: int = 1
     """The number of the next attempt."""
     retry_at_ms: int | None = None
+    publishing: str | None = None
+    """How far its topic is, if it has one, and what publishing waits for."""
 
 
 def pool(coordinator: Coordinator) -> Pool:
@@ -121,34 +123,42 @@ _TROUBLED = frozenset({Reason.BACKING_OFF, Reason.ENGINE_AWAY, Reason.SOURCE_MIS
 
 def health(
     seen: Pool | None, *, lease: CoordinatorLease | None, now_ms: int, tick_late_ms: int = 5_000
-) -> Health:
+) -> CoordinatorHealth:
     """Whether tables are kept fresh; distinguishes *saturated* from *not running*.
 
     `seen` is the last report of the lease holder, None if there is none yet.
     """
     if lease is None:
-        return Health(HealthState.NOT_RUNNING, "no coordinator holds the lease")
+        return CoordinatorHealth(HealthState.NOT_RUNNING, "no coordinator holds the lease")
     if lease.expires_ms <= now_ms:
         ago = format_ms(now_ms - lease.expires_ms)
-        return Health(HealthState.NOT_RUNNING, f"the lease of {lease.holder} ran out {ago} ago")
+        return CoordinatorHealth(
+            HealthState.NOT_RUNNING, f"the lease of {lease.holder} ran out {ago} ago"
+        )
     if seen is None:
-        return Health(HealthState.STARTING, f"{lease.holder} has taken the lease and starts")
+        return CoordinatorHealth(
+            HealthState.STARTING, f"{lease.holder} has taken the lease and starts"
+        )
     if now_ms - seen.ticked_ms > tick_late_ms:
-        return Health(HealthState.STALLED, f"{lease.holder} holds the lease but does not tick")
+        return CoordinatorHealth(
+            HealthState.STALLED, f"{lease.holder} holds the lease but does not tick"
+        )
     if seen.draining:
-        return Health(HealthState.DRAINING, f"draining, {seen.running} still running")
+        return CoordinatorHealth(HealthState.DRAINING, f"draining, {seen.running} still running")
     if seen.ready and (seen.running >= seen.running_max or seen.waiting_for_permits):
         limit = "the cluster's workers" if seen.waiting_for_permits else f"{seen.running_max} slots"
-        return Health(HealthState.SATURATED, f"{seen.ready} units wait for one of {limit}")
+        return CoordinatorHealth(
+            HealthState.SATURATED, f"{seen.ready} units wait for one of {limit}"
+        )
     if seen.troubles:
         named = "; ".join(f"{table} {text}" for table, text in seen.troubles[:3])
         count = len(seen.troubles)
         noun = "table is" if count == 1 else "tables are"
-        return Health(HealthState.DEGRADED, f"{count} {noun} not kept fresh: {named}")
-    return Health(HealthState.OK, f"{seen.running} running, {seen.ready} ready")
+        return CoordinatorHealth(HealthState.DEGRADED, f"{count} {noun} not kept fresh: {named}")
+    return CoordinatorHealth(HealthState.OK, f"{seen.running} running, {seen.ready} ready")
 
 
-def table_rows(coordinator: Coordinator, now_ms: int) -> list[TableStatus]:
+def table_rows(coordinator: Coordinator, now_ms: int) -> list[TableHealth]:
     """One row for each table, in topological order."""
     board = coordinator.facts
     rows = []
@@ -156,7 +166,7 @@ def table_rows(coordinator: Coordinator, now_ms: int) -> list[TableStatus]:
         table, state = board.graph.tables[name], board.states[board.units.unit_of(name).key]
         verdict = coordinator.why(name, now_ms)
         rows.append(
-            TableStatus(
+            TableHealth(
                 table=name,
                 status=board.statuses[name],
                 mode=table.mode,

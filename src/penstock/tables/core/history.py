@@ -1,14 +1,18 @@
-"""The record of a refresh: how it was requested, how it was executed, what it cost.
+"""A refresh as people see it: its progress while it runs, its record when it has ended.
 
 The configured and the executed mode are two fields: a fallback to FULL is never recorded as
 DIFFERENTIAL.
+
+>>> RefreshProgress(stages=3, stages_done=1, tasks=8, tasks_done=6).share
+0.75
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
+from typing import Any
 
 from penstock.protocol.errors import InvalidTable
 from penstock.tables.core.frontier import Frontier
@@ -26,6 +30,8 @@ class ReasonCode(StrEnum):
     FULL_IS_CHEAPER = "full_is_cheaper"
     HISTORY_EXPIRED = "history_expired"
     SOURCE_RECREATED = "source_recreated"
+    STATE_LOST = "state_lost"
+    STATE_DISAGREES = "state_disagrees"
     REQUESTED = "requested"
 
 
@@ -58,15 +64,17 @@ class RefreshRecord:
     frontier: Frontier = field(default_factory=Frontier)
     snapshot: int | None = None
     stale: tuple[str, ...] = ()
+    choice: Mapping[str, Any] | None = None
+    """How the mode was chosen: both estimates, what they were made from, and what it cost."""
 
     def __post_init__(self) -> None:
         if self.executed is Mode.AUTO:
-            raise InvalidTable("expected the mode that was executed, found AUTO")
+            raise InvalidTable("AUTO cannot be executed: record the mode that it became")
         if self.outcome is RefreshOutcome.SUCCEEDED and self.executed is None:
-            raise InvalidTable("expected an executed mode for a refresh that succeeded, found none")
+            raise InvalidTable("a refresh that succeeded has an executed mode")
         if self.finished_at_ms < self.started_at_ms:
             raise InvalidTable(
-                f"expected an end after the start, found {self.finished_at_ms} before "
+                f"a refresh cannot end at {self.finished_at_ms}, before its start at "
                 f"{self.started_at_ms}"
             )
 
@@ -82,22 +90,37 @@ class RefreshRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class HistorySummary:
-    """Summary statistics over several refreshes of one table."""
+class RefreshProgress:
+    """The progress of a running refresh. What an engine cannot report stays 0.
 
-    refreshes: int
-    failures: int
-    fallbacks: int
-    rows_written: int
-    took_ms_max: int
+    `table` is the member that is being refreshed. `rows` are rows read so far. Spark creates stages
+    as it goes, so their number may grow. `left_ms` is an estimate, None if there is none.
+    """
+
+    table: str = ""
+    rows: int = 0
+    stages: int = 0
+    stages_done: int = 0
+    tasks: int = 0
+    tasks_done: int = 0
+    elapsed_ms: int = 0
+    left_ms: int | None = None
+
+    @property
+    def share(self) -> float:
+        """The completed share of the known work, from 0 to 1."""
+        return min(1.0, self.tasks_done / self.tasks) if self.tasks else 0.0
+
+    def of(self, table: str) -> RefreshProgress:
+        """The same progress, for a given table."""
+        return replace(self, table=table)
+
+    def plain(self) -> dict[str, Any]:
+        """As a JSON-compatible dict."""
+        return asdict(self)
 
 
-def summarise(records: Sequence[RefreshRecord]) -> HistorySummary:
-    """Summarise several refreshes."""
-    return HistorySummary(
-        refreshes=sum(record.outcome is RefreshOutcome.SUCCEEDED for record in records),
-        failures=sum(record.outcome is RefreshOutcome.FAILED for record in records),
-        fallbacks=sum(record.fell_back for record in records),
-        rows_written=sum(record.rows_written for record in records),
-        took_ms_max=max((record.took_ms for record in records), default=0),
-    )
+def read_progress(found: dict[str, Any]) -> RefreshProgress:
+    """Parse the output of `plain`; ignores fields added by a newer version."""
+    known = {field.name for field in fields(RefreshProgress)}
+    return RefreshProgress(**{key: value for key, value in found.items() if key in known})

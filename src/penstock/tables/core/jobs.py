@@ -50,7 +50,7 @@ TRANSITIONS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class RefreshJob:
     """One row of `scheduler_jobs`. Immutable: a change creates a new row with the same id."""
 
     job_id: int
@@ -69,34 +69,33 @@ class Job:
     outcome_detail: str | None = None
     retryable: bool | None = None
 
-    def claimed(self, worker: str, now_ms: int) -> Job:
+    def claimed(self, worker: str, now_ms: int) -> RefreshJob:
         """A worker is running it."""
         return self._moved(JobStatus.RUNNING, worker=worker, started_at_ms=now_ms)
 
-    def succeeded(self, now_ms: int, detail: str | None = None) -> Job:
+    def succeeded(self, now_ms: int, detail: str | None = None) -> RefreshJob:
         """All its results are committed."""
         return self._moved(
             JobStatus.SUCCEEDED, finished_at_ms=now_ms, outcome_detail=detail, retryable=None
         )
 
-    def failed(self, now_ms: int, detail: str, *, retryable: bool) -> Job:
+    def failed(self, now_ms: int, detail: str, *, retryable: bool) -> RefreshJob:
         """It failed, without visible effects."""
         status = JobStatus.RETRYABLE_FAILED if retryable else JobStatus.PERMANENT_FAILED
         return self._moved(
             status, finished_at_ms=now_ms, outcome_detail=detail, retryable=retryable
         )
 
-    def cancelled(self, now_ms: int, detail: str) -> Job:
+    def cancelled(self, now_ms: int, detail: str) -> RefreshJob:
         """It was cancelled, without visible effects."""
         return self._moved(
             JobStatus.CANCELLED, finished_at_ms=now_ms, outcome_detail=detail, retryable=True
         )
 
-    def _moved(self, status: JobStatus, **changes: object) -> Job:
+    def _moved(self, status: JobStatus, **changes: object) -> RefreshJob:
         if status not in TRANSITIONS.get(self.status, ()):
             raise JobMoved(
-                f"expected job {self.job_id} in a status that leads to {status.value}, "
-                f"found {self.status.value}",
+                f"job {self.job_id} is {self.status.value} and cannot become {status.value}",
                 job_id=self.job_id,
             )
         return replace(self, status=status, **changes)  # type: ignore[arg-type]
@@ -104,9 +103,9 @@ class Job:
 
 def job_for(
     unit: Unit, job_id: int, *, graph_version: int, coordinator: str, attempt_no: int, now_ms: int
-) -> Job:
+) -> RefreshJob:
     """A new job for a unit."""
-    return Job(
+    return RefreshJob(
         job_id=job_id,
         graph_version=graph_version,
         unit_key=unit.key,
@@ -119,41 +118,30 @@ def job_for(
     )
 
 
-def may_claim(job: Job, *, graph_version: int, coordinator: str | None) -> str | None:
+def may_claim(job: RefreshJob, *, graph_version: int, coordinator: str | None) -> str | None:
     """None if a worker may run the job, otherwise why it must be cancelled.
 
     `graph_version` and `coordinator` are the catalog's current values; None if there is no
     coordinator.
     """
     if job.status is not JobStatus.QUEUED:
-        return f"expected a queued job, found it {job.status.value}"
+        return f"the job is {job.status.value}, no longer queued"
     if job.graph_version != graph_version:
-        return f"expected graph version {graph_version}, found a job of {job.graph_version}"
+        return f"the job is of graph version {job.graph_version}, the graph is at {graph_version}"
     if job.coordinator != coordinator:
-        return f"expected a job of coordinator {coordinator}, found one of {job.coordinator}"
+        return f"the job is of coordinator {job.coordinator}, the current one is {coordinator}"
     return None
-
-
-def prunable(jobs: Iterable[Job], now_ms: int, *, retention_ms: int = RETENTION_MS) -> list[Job]:
-    """The jobs that ended long enough ago to be deleted; never live ones."""
-    return [
-        job
-        for job in jobs
-        if not job.status.live
-        and job.finished_at_ms is not None
-        and job.finished_at_ms <= now_ms - retention_ms
-    ]
 
 
 class JobRecovery(NamedTuple):
     """Rows to write and workers to stop before the first tick."""
 
-    closed: tuple[Job, ...]
-    interrupt: tuple[Job, ...]
+    closed: tuple[RefreshJob, ...]
+    interrupt: tuple[RefreshJob, ...]
 
 
 def recover(
-    jobs: Iterable[Job], *, coordinator: str, live_workers: Collection[str], now_ms: int
+    jobs: Iterable[RefreshJob], *, coordinator: str, live_workers: Collection[str], now_ms: int
 ) -> JobRecovery:
     """Close every live job that a new coordinator cannot wait for.
 

@@ -7,16 +7,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import StrEnum
 from typing import Final
 
+from penstock.kernel.errors import Rejected
 from penstock.protocol.errors import InvalidTable
+from penstock.protocol.values import check_topic_name
 from penstock.tables.core.schedule import CALCULATED, Calculated, Schedule, parse_schedule
-from penstock.tables.names import lake_name
-from penstock.tables.query.sources import read_sources
-from penstock.tables.query.volatile import volatile_functions
+from penstock.tables.core.topics import DEFAULT_URL, checked_url
+from penstock.tables.query.names import lake_name
+from penstock.tables.query.sources import read_sources, volatile_functions
 
 QUERY_BYTES_MAX: Final = 1 << 20
 
@@ -54,7 +57,8 @@ class TableDefinition:
     """A stream table as configured. Made by `define`, which parses text.
 
     `sources` are the relations the query reads, sorted. `volatile` means that the query's result
-    may change although its inputs did not: it is refreshed on every schedule.
+    may change although its inputs did not: it is refreshed on every schedule. `publish` is the
+    topic that its changes are written to, on the server at `publish_url`; empty: none.
     """
 
     name: str
@@ -66,18 +70,20 @@ class TableDefinition:
     status: Status = Status.ACTIVE
     description: str = ""
     volatile: bool = False
+    publish: str = ""
+    publish_url: str = ""
 
     def __post_init__(self) -> None:
         if lake_name(self.name) != self.name:
             raise InvalidTable(f"expected the name {lake_name(self.name)!r}, found {self.name!r}")
         if len(self.query.encode()) > QUERY_BYTES_MAX:
-            raise InvalidTable(f"expected a query of at most {QUERY_BYTES_MAX} bytes")
+            raise InvalidTable(f"the query is longer than {QUERY_BYTES_MAX} bytes")
         if tuple(sorted(set(self.sources))) != self.sources:
-            raise InvalidTable(f"expected sorted sources, each once, found {self.sources}")
+            raise InvalidTable(f"sources must be sorted and distinct: {self.sources}")
         if self.mode is Mode.IMMEDIATE and not isinstance(self.schedule, Calculated):
             raise InvalidTable(
-                "expected no schedule with mode IMMEDIATE, which is refreshed in the commit of "
-                f"what it reads, found {self.schedule.text!r}"
+                "a table of mode IMMEDIATE is refreshed in the commit of what it reads and takes "
+                f"no schedule: leave out {self.schedule.text!r}"
             )
 
 
@@ -90,8 +96,11 @@ def define(
     consistency: str = "atomic",
     status: str = "active",
     description: str = "",
+    publish: str = "",
+    publish_url: str = "",
 ) -> TableDefinition:
     """Make a definition from text options."""
+    url = _checked(checked_url, publish_url or DEFAULT_URL)
     return TableDefinition(
         name=lake_name(name),
         query=query.strip(),
@@ -102,7 +111,17 @@ def define(
         status=Status(choose("status", status.upper(), list(Status))),
         description=description,
         volatile=bool(volatile_functions(query)),
+        publish=_checked(check_topic_name, publish) if publish else "",
+        publish_url=url if publish else "",
     )
+
+
+def _checked(check: Callable[[str], object], value: str) -> str:
+    try:
+        found = check(value)
+    except Rejected as error:
+        raise InvalidTable(f"publish: {error.message}") from None
+    return found if isinstance(found, str) else value
 
 
 def choose(what: str, found: str, known: list[str]) -> str:

@@ -10,7 +10,7 @@ meta has `"op": "delete"` removes it.
 >>> declare_topic("orders", "id BIGINT, amount JSON")
 Traceback (most recent call last):
 ...
-penstock.protocol.errors.InvalidSource: expected a type of Spark for column 'amount', found JSON
+penstock.protocol.errors.InvalidSource: column 'amount' has a type that a topic cannot have: JSON
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from sqlglot.errors import SqlglotError
 from penstock.kernel.errors import Rejected
 from penstock.protocol.errors import InvalidSource
 from penstock.protocol.values import check_topic_name
-from penstock.tables.names import topic_source
+from penstock.tables.query.names import topic_source
 
 DEFAULT_URL: Final = "http://127.0.0.1:4000"
 COLUMNS_MAX: Final = 1_000
@@ -112,8 +112,13 @@ def declare_topic(
     types = _columns(schema)
     columns = tuple(TopicColumn(name, kind.sql("spark")) for name, kind in types.items())
     names = [part.strip() for part in key.split(",")] if isinstance(key, str) else list(key)
-    source = TopicSource(topic, columns, (), _checked_url(url or DEFAULT_URL))
+    source = TopicSource(topic, columns, (), checked_url(url or DEFAULT_URL))
     return replace(source, key=_checked_key([name for name in names if name], types))
+
+
+def schema_columns(schema: str) -> tuple[str, ...]:
+    """The names of columns that are written as in CREATE TABLE."""
+    return tuple(_columns(schema))
 
 
 def _columns(schema: str) -> dict[str, exp.DataType]:
@@ -126,9 +131,9 @@ def _columns(schema: str) -> dict[str, exp.DataType]:
             )
         name, kind = column.name, column.args.get("kind")
         if kind is None:
-            raise InvalidSource(f"expected a type for column {name!r}, found none")
+            raise InvalidSource(f"column {name!r} has no type: write it as in 'id BIGINT'")
         if name.lower() in seen:
-            raise InvalidSource(f"expected each column once, found {name!r} twice")
+            raise InvalidSource(f"column {name!r} is declared twice")
         seen.add(name.lower())
         _check_type(name, kind)
         found[name] = kind
@@ -150,7 +155,7 @@ def _parsed(schema: str) -> list[exp.Expr]:
     found: list[exp.Expr] = tree.this.expressions
     for column in found:
         if isinstance(column, exp.Identifier):
-            raise InvalidSource(f"expected a type for column {column.name!r}, found none")
+            raise InvalidSource(f"column {column.name!r} has no type: write it as in 'id BIGINT'")
     return found
 
 
@@ -170,12 +175,12 @@ def _check_type(name: str, kind: exp.DataType) -> None:
     elif kind.this is _T.MAP and len(parts) == 2 and parts[0].this is _T.TEXT:
         _check_part(name, parts[1])
     else:
-        raise InvalidSource(f"expected a type of Spark for column {name!r}, found {text}")
+        raise InvalidSource(f"column {name!r} has a type that a topic cannot have: {text}")
 
 
 def _check_part(name: str, kind: Any) -> None:
     if not isinstance(kind, exp.DataType):
-        raise InvalidSource(f"expected types inside of column {name!r}, found none")
+        raise InvalidSource(f"column {name!r} has a part without a type")
     _check_type(f"{name}.", kind)  # nested fields are never record columns
 
 
@@ -185,24 +190,31 @@ def _checked_key(names: list[str], types: dict[str, exp.DataType]) -> tuple[str,
     for name in names:
         column = spelled.get(name.lower())
         if column is None:
-            raise InvalidSource(f"expected key columns among {', '.join(types)}, found {name!r}")
+            raise InvalidSource(
+                f"there is no column {name!r} for the key; columns are {', '.join(types)}"
+            )
         if types[column].this not in _KEYS or column.lower() in RECORD_COLUMNS:
             raise InvalidSource(
-                f"expected a key column of the data that is exact and not nested, found {column!r} "
-                f"of type {types[column].sql('spark')}"
+                f"column {column!r} of type {types[column].sql('spark')} cannot be a key: choose "
+                "one of the data that is exact and not nested"
             )
         if column in found:
-            raise InvalidSource(f"expected each key column once, found {column!r} twice")
+            raise InvalidSource(f"key column {column!r} is given twice")
         found.append(column)
     return tuple(found)
 
 
-def _checked_url(url: str) -> str:
+def checked_url(url: str) -> str:
+    """The address of a topic server in its usual form, or `InvalidSource`."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.netloc:
-        raise InvalidSource(f"expected the address of a topic server, found {url!r}")
+        raise InvalidSource(
+            f"{url!r} is not the address of a topic server, such as http://127.0.0.1:4000"
+        )
     if "@" in parts.netloc:
-        raise InvalidSource("expected an address without a password in it, found one with")
+        raise InvalidSource(
+            "the address of a topic server must not contain a password: use an API key"
+        )
     return url.rstrip("/")
 
 

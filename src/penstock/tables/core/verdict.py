@@ -101,16 +101,18 @@ class UpstreamFacts:
 class UnitFacts:
     """Everything the answer depends on.
 
-    `changed` names inputs that moved since the contents were made; `rebuild` means that contents
-    must be made regardless of the inputs. `requested` is set when a person asked for it. `missing`
-    are inputs that are not in the lake, `unfilled` those that were never filled. `error` is the
-    failure before the attempt at `retry_at_ms`, `attempt` its number. `away` is why the engine is
-    unreachable, if the unit waits for that; `lost_workers` means that it lost workers since it last
-    succeeded. Without a coordinator (`coordinated`) nothing is refreshed automatically.
+    `changed` names inputs that moved since the contents were made, known since `moved_ms`.
+    `rebuild` means that contents must be made regardless of the inputs. `requested` is set when a
+    person asked for it. `missing` are inputs that are not in the lake, `unfilled` those that were
+    never filled. `error` is the failure before the attempt at `retry_at_ms`, `attempt` its number.
+    `away` is why the engine is unreachable, if the unit waits for that; `lost_workers` means that
+    it lost workers since it last succeeded. Without a coordinator (`coordinated`) nothing is
+    refreshed automatically.
     """
 
     key: str
     due_ms: int | None
+    moved_ms: int | None = None
     changed: tuple[str, ...] = ()
     rebuild: bool = False
     requested: bool = False
@@ -154,7 +156,7 @@ def _occupied(facts: UnitFacts) -> Verdict | None:
     if facts.gated:
         return Verdict(Reason.GATED, f"gate closed: {_list(facts.gated)}")
     if facts.locked:
-        return Verdict(Reason.LOCK_HELD, f"someone else is refreshing {_list(facts.locked)}")
+        return Verdict(Reason.LOCK_HELD, f"another process is refreshing {_list(facts.locked)}")
     return None
 
 
@@ -197,7 +199,7 @@ def _upstream(facts: UnitFacts, now_ms: int) -> Verdict | None:
     waiting = [up for up in facts.upstreams if up.failing and not up.running]
     if waiting:
         return Verdict(Reason.UPSTREAM_FAILED, _failed_above(waiting, now_ms))
-    open_rounds = [up for up in facts.upstreams if not _is_done(up, facts.due_ms or 0)]
+    open_rounds = [up for up in facts.upstreams if not _is_done(up, facts)]
     running = [up for up in open_rounds if up.running]
     if running:
         return Verdict(Reason.UPSTREAM_RUNNING, f"waiting for {_keys(running)} to end")
@@ -224,10 +226,17 @@ def _unfilled(facts: UnitFacts) -> Verdict | None:
     return Verdict(Reason.UPSTREAM_EMPTY, f"{text}: {', '.join(said)}" if said else text)
 
 
-def _is_done(upstream: UpstreamFacts, due_ms: int) -> bool:
-    if upstream.failing:
+def _is_done(upstream: UpstreamFacts, facts: UnitFacts) -> bool:
+    """Whether an upstream unit ended since this one became due: by time, or later by a change.
+
+    A change and the run that follows it may fall into one millisecond: only later ends count.
+    """
+    if upstream.failing or upstream.finished_ms is None:
         return False
-    return upstream.finished_ms is not None and upstream.finished_ms >= due_ms
+    due_ms, moved_ms = facts.due_ms or 0, facts.moved_ms or 0
+    return upstream.finished_ms >= due_ms and (
+        moved_ms <= due_ms or upstream.finished_ms > moved_ms
+    )
 
 
 def _last(facts: UnitFacts) -> Verdict:

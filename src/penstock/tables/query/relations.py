@@ -12,6 +12,7 @@ from penstock.kernel.errors import Rejected
 from penstock.lake.ddl import check_width
 from penstock.tables.core.graph import StreamGraph
 from penstock.tables.query.resolve import UNKNOWN, RelationShape, resolve
+from penstock.tables.query.sources import read_sources
 
 
 class Relations(Mapping[str, RelationShape]):
@@ -50,6 +51,11 @@ class Relations(Mapping[str, RelationShape]):
             self[name]  # top-down, so that a long chain does not recurse
         others = _Others(self, table)
         return resolve(self._graph.tables[table].query, others)
+
+    def read_by(self, query: str) -> dict[str, tuple[str, ...]]:
+        """The columns of every relation that a query reads, as far as all of them are known."""
+        found = {name: self[name] for name in read_sources(query) if name in self}
+        return {name: shape.names for name, shape in found.items() if not shape.open}
 
     def _above(self, table: str) -> list[str]:
         """The stream tables above one whose columns are derived from queries, in order."""

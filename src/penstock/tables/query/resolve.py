@@ -24,8 +24,16 @@ from sqlglot import exp
 
 from penstock.kernel.errors import Rejected
 from penstock.protocol.errors import InvalidQuery, InvalidTable
-from penstock.tables.names import DEFAULT_SCHEMA, relation_name, topic_of
-from penstock.tables.query.hints import at_parts, did_you_mean, listed, nearest, not_there
+from penstock.tables.query.names import (
+    DEFAULT_SCHEMA,
+    at_parts,
+    did_you_mean,
+    listed,
+    nearest,
+    not_there,
+    relation_name,
+    topic_of,
+)
 from penstock.tables.query.sources import parse_query, read_sources
 
 _WITHOUT_PARENTHESES: Final = frozenset(

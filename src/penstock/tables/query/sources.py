@@ -1,11 +1,18 @@
-"""The relations that a query reads. CTEs, aliases and table functions do not count.
+"""The relations that a query reads, and the functions in it that read something else.
+
+CTEs, aliases and table functions do not count as relations. A table that uses a volatile function
+is refreshed on every schedule, because its contents may become stale while its sources stay the
+same.
 
 >>> read_sources("WITH recent AS (SELECT * FROM Orders) SELECT * FROM recent JOIN topics.Meters m")
 ('orders', 'topics.Meters')
+>>> volatile_functions("SELECT id FROM orders WHERE day = current_date()")
+('current_date',)
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -14,7 +21,7 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from penstock.protocol.errors import InvalidQuery
-from penstock.tables.names import TOPICS_SCHEMA, relation_name
+from penstock.tables.query.names import TOPICS_SCHEMA, relation_name
 
 _FILE_FORMATS: Final = frozenset({"parquet", "orc", "csv", "json", "text", "avro", "delta", "xml"})
 _FILE_FUNCTIONS: Final = frozenset({"read_files", "identifier", "table"})
@@ -49,9 +56,7 @@ def parse_query(query: str) -> exp.Query:
     except SqlglotError as error:
         raise InvalidQuery(f"the query cannot be parsed{_where(error)}") from None
     except RecursionError:
-        raise InvalidQuery(
-            "expected a query of sensible depth, found one nested too deep"
-        ) from None
+        raise InvalidQuery("the query is nested too deep") from None
     trees = [tree for tree in statements if not isinstance(tree, exp.Semicolon)]
     if len(trees) != 1:
         raise InvalidQuery(f"expected one SELECT, found {len(trees)} statements")
@@ -59,7 +64,7 @@ def parse_query(query: str) -> exp.Query:
     if not isinstance(tree, exp.Query) or tree.find(exp.Into, exp.DML, exp.DDL):
         raise InvalidQuery(f"expected a SELECT, found {tree.key.upper()}")
     if isinstance(tree, exp.Select) and not tree.expressions:
-        raise InvalidQuery("expected a SELECT of at least one column, found none")
+        raise InvalidQuery("the SELECT names no column")
     return tree
 
 
@@ -96,8 +101,8 @@ def _relation(table: exp.Table, known: frozenset[str]) -> Iterator[str]:
         return
     if table.args.get("version") or table.args.get("when"):
         raise InvalidQuery(
-            f"expected {'.'.join(parts)} as it is when the table is refreshed, "
-            "found one of its old versions"
+            f"the query reads an old version of {'.'.join(parts)}: a stream table reads its "
+            "sources as they are when it is refreshed"
         )
     yield _checked(parts)
 
@@ -107,7 +112,9 @@ def _checked(parts: list[str]) -> str:
     if parts[0].lower() == TOPICS_SCHEMA and len(parts) > 1:
         return relation_name(parts)
     if len(parts) == 2 and parts[0].lower() in _FILE_FORMATS and "/" in parts[1]:
-        raise InvalidQuery(f"expected lake tables and topics only, found the files {text!r}")
+        raise InvalidQuery(
+            f"the query reads the files {text!r}: only lake tables and topics can be read"
+        )
     if len(parts) > 2 or any("." in part for part in parts):
         raise InvalidQuery(f"expected 'table', 'schema.table' or 'topics.name', found {text!r}")
     return relation_name(parts)
@@ -119,7 +126,9 @@ def _refuse_hidden(function: exp.Expr) -> None:
     inner = [found.name for found in function.find_all(exp.Anonymous)]
     for found in (name, *inner):
         if found.lower() in _FILE_FUNCTIONS:
-            raise InvalidQuery(f"expected lake tables and topics only, found {found}(…)")
+            raise InvalidQuery(
+                f"the query calls {found}(…): only lake tables and topics can be read"
+            )
 
 
 def _where(error: SqlglotError) -> str:
@@ -136,3 +145,65 @@ def _where(error: SqlglotError) -> str:
     elif "Unexpected token" in what:
         what = "not expected here"
     return f" (line {first['line']}, column {column}: {piece}): {what}"
+
+
+_KNOWN: Final[dict[type[exp.Expr], str]] = {
+    exp.CurrentDate: "current_date",
+    exp.CurrentTime: "current_time",
+    exp.CurrentTimestamp: "current_timestamp",
+    exp.CurrentUser: "current_user",
+    exp.Localtimestamp: "localtimestamp",
+    exp.Rand: "rand",
+    exp.Randn: "randn",
+    exp.Randstr: "randstr",
+    exp.SessionUser: "session_user",
+    exp.Shuffle: "shuffle",
+    exp.TableSample: "tablesample",
+    exp.Uniform: "uniform",
+    exp.Uuid: "uuid",
+}
+_BY_NAME: Final = frozenset(
+    {
+        "getdate", "input_file_block_length", "input_file_block_start", "input_file_name",
+        "monotonically_increasing_id", "now", "random", "spark_partition_id", "user", "version",
+    }
+)  # fmt: skip
+"""Functions that the parser knows only by name."""
+
+
+_WORD: Final = re.compile(r"\s*(now|today|tomorrow|yesterday)(\s.*)?", re.IGNORECASE)
+"""Text that Spark reads as a timestamp, optionally followed by a time zone."""
+
+_READS_WORDS: Final = frozenset(
+    {"to_timestamp", "to_timestamp_ltz", "to_timestamp_ntz", "try_to_date", "try_to_timestamp"}
+)
+
+
+def volatile_functions(query: str) -> tuple[str, ...]:
+    """The volatile functions of a query, sorted."""
+    found = set()
+    for node in parse_query(query).walk():
+        name = _KNOWN.get(type(node))
+        if name is None and isinstance(node, exp.Anonymous) and node.name.lower() in _BY_NAME:
+            name = node.name.lower()
+        if isinstance(node, exp.Literal):
+            name = _moment(node)
+        if name is not None:
+            found.add(name)
+    return tuple(sorted(found))
+
+
+def _moment(text: exp.Literal) -> str | None:
+    """The function behind a text read as a timestamp: `TIMESTAMP 'now'`."""
+    word = _WORD.fullmatch(text.name) if text.is_string else None
+    if word is None:
+        return None
+    around = text.parent
+    is_read = (
+        (isinstance(around, exp.Cast) and around.to.is_type(*exp.DataType.TEMPORAL_TYPES))
+        or isinstance(around, exp.TsOrDsToDate)
+        or (isinstance(around, exp.Anonymous) and around.name.lower() in _READS_WORDS)
+    )
+    if not is_read:
+        return None
+    return "now" if word[1].lower() == "now" else "current_date"

@@ -13,7 +13,7 @@ from typing import Any
 from penstock.kernel.errors import Busy, Conflict
 from penstock.protocol.errors import TableNotFound
 from penstock.tables import rows
-from penstock.tables.core.jobs import Job, JobStatus, may_claim
+from penstock.tables.core.jobs import JobStatus, RefreshJob, may_claim
 from penstock.tables.core.model import TableDefinition
 from penstock.tables.store import TableStore
 
@@ -31,10 +31,10 @@ class NotClaimed(Conflict):
 
 
 @dataclass(frozen=True, slots=True)
-class ClaimedJob:
+class ClaimedUnit:
     """A claimed job: its members are locked until it ends."""
 
-    job: Job
+    job: RefreshJob
     tables: tuple[TableDefinition, ...]
     token: str
     took_ms: float = 0.0
@@ -42,13 +42,13 @@ class ClaimedJob:
 
 def claim(
     store: TableStore, job_id: int, worker: str, *, now_ms: int, reserve_ms: int
-) -> ClaimedJob:
+) -> ClaimedUnit:
     """Claim a queued job; raises `NotClaimed` or `LockHeld`."""
 
-    def work(cursor: Any) -> ClaimedJob | str:
+    def work(cursor: Any) -> ClaimedUnit | str:
         found = store.fetch(cursor, f"{rows.SELECT_JOBS} WHERE job_id = ?", job_id)
         if not found:
-            return f"expected job {job_id}, found none"
+            return f"there is no job {job_id}"
         job = rows.job_from_row(found[0])
         why_not = may_claim(job, **_facts(store, cursor))
         if why_not is not None:
@@ -61,23 +61,23 @@ def claim(
         return _take(store, cursor, job.claimed(worker, now_ms), now_ms, reserve_ms)
 
     began = time.perf_counter()
-    done: ClaimedJob | str = _locking(store, work, now_ms)
+    done: ClaimedUnit | str = _locking(store, work, now_ms)
     if isinstance(done, str):
         raise NotClaimed(done, job_id=job_id)
     return replace(done, took_ms=(time.perf_counter() - began) * 1_000)
 
 
 def claim_for_person(
-    store: TableStore, job: Job, worker: str, *, now_ms: int, reserve_ms: int
-) -> ClaimedJob:
+    store: TableStore, job: RefreshJob, worker: str, *, now_ms: int, reserve_ms: int
+) -> ClaimedUnit:
     """Store a job that is already running, with its locks; `LockHeld` if one is taken."""
     running = job.claimed(worker, now_ms)
 
-    def work(cursor: Any) -> ClaimedJob:
+    def work(cursor: Any) -> ClaimedUnit:
         store.execute(cursor, rows.INSERT_JOB, *rows.job_row(running))
         return _take(store, cursor, running, now_ms, reserve_ms)
 
-    done: ClaimedJob = _locking(store, work, now_ms)
+    done: ClaimedUnit = _locking(store, work, now_ms)
     return done
 
 
@@ -104,19 +104,21 @@ def _facts(store: TableStore, cursor: Any) -> dict[str, Any]:
     }
 
 
-def _take(store: TableStore, cursor: Any, job: Job, now_ms: int, reserve_ms: int) -> ClaimedJob:
+def _take(
+    store: TableStore, cursor: Any, job: RefreshJob, now_ms: int, reserve_ms: int
+) -> ClaimedUnit:
     for table in job.members:
         if store.execute(cursor, rows.TAKE_LOCK, table, job.worker, now_ms) != 1:
             holder = store.fetch(cursor, rows.LOCK_IS, table)[0][0]
             raise LockHeld(
-                f"expected the lock of {table}, found that {holder} holds it",
+                f"{holder} holds the lock of {table}",
                 table=table,
                 holder=holder,
             )
     tables = _tables(store, cursor, job.members)
     token = store.token(job.job_id)
     store.execute(cursor, rows.RESERVE_FILES, token, now_ms, now_ms + reserve_ms)
-    return ClaimedJob(replace(job), tables, token)
+    return ClaimedUnit(replace(job), tables, token)
 
 
 def _tables(store: TableStore, cursor: Any, names: Sequence[str]) -> tuple[TableDefinition, ...]:

@@ -8,6 +8,7 @@ everything that committed is recorded.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from typing import Any, Final
@@ -15,8 +16,8 @@ from typing import Any, Final
 from penstock.kernel.errors import Conflict, Unknown
 from penstock.lake.catalog import Catalog
 from penstock.lake.commit import CommitResult
-from penstock.lake.errors import CatalogLocked
-from penstock.lake.transaction import SNAPSHOT, Transaction
+from penstock.lake.database import CatalogLocked
+from penstock.lake.transaction import SNAPSHOT, LakeTransaction
 from penstock.tables import rows
 from penstock.tables.core.events import Refreshed
 from penstock.tables.core.failures import FailureKind
@@ -24,8 +25,9 @@ from penstock.tables.core.frontier import Frontier, LakePosition, Position
 from penstock.tables.core.history import ReasonCode, RefreshOutcome, RefreshRecord
 from penstock.tables.core.jobs import JobStatus
 from penstock.tables.core.model import TableDefinition
+from penstock.tables.engine import StateDisagrees
 from penstock.tables.store import TableStore
-from penstock.tables.worker.claim import ClaimedJob
+from penstock.tables.worker.claim import ClaimedUnit
 from penstock.tables.worker.inputs import PENDING, UnitRun
 from penstock.tables.worker.outcomes import (
     Cancelled,
@@ -39,6 +41,7 @@ from penstock.tables.worker.outcomes import (
 _STATUS_OF: Final = {
     FailureKind.PERMANENT: JobStatus.PERMANENT_FAILED,
     FailureKind.AWAY: JobStatus.CANCELLED,
+    FailureKind.LOST: JobStatus.CANCELLED,
 }
 LOCKED_S: Final = 300.0
 """How long a refresh with finished files waits for a locked catalog."""
@@ -54,7 +57,7 @@ class UnitCommitter:
 
     # committing ----------------------------------------------------------------------------------
 
-    def commit(self, run: UnitRun, claimed: ClaimedJob, stale: tuple[str, ...]) -> Ended:
+    def commit(self, run: UnitRun, claimed: ClaimedUnit, stale: tuple[str, ...]) -> Ended:
         """Commit the results of every member, with frontiers, history and the job's outcome."""
         job, transaction, now_ms = claimed.job, run.transaction, self._now_ms()
         transaction.expect(rows.JOB_IS_RUNNING, (job.job_id, job.worker), 1)
@@ -88,7 +91,7 @@ class UnitCommitter:
             (time.perf_counter() - began) * 1_000,
         )
 
-    def _committed(self, transaction: Transaction) -> CommitResult:
+    def _committed(self, transaction: LakeTransaction) -> CommitResult:
         """Commit. Finished work is worth waiting for writers that hold the catalog for long."""
         until_s = time.monotonic() + LOCKED_S
         while True:
@@ -101,7 +104,7 @@ class UnitCommitter:
     def _note_outcome(
         self,
         run: UnitRun,
-        claimed: ClaimedJob,
+        claimed: ClaimedUnit,
         table: TableDefinition,
         stale: tuple[str, ...],
         now_ms: int,
@@ -133,9 +136,17 @@ class UnitCommitter:
             stale=stale,
         )
         run.transaction.also(rows.SET_VALUE, (f"{rows.MADE}{table.name}", made.table.uuid))
+        if made.keeps_state:
+            run.transaction.also(rows.SET_VALUE, (f"{rows.STATE}{table.name}", str(job.job_id)))
+        if table.name in run.rebuild:
+            run.transaction.also(rows.DELETE_VALUE, (f"{rows.REBUILD}{table.name}",))
         run.transaction.also(rows.INSERT_HISTORY, rows.history_row(record, at, SNAPSHOT))
+        if made.choice is not None:
+            choice = json.dumps(made.choice.as_dict())
+            values = (job.job_id, table.name, record.finished_at_ms, choice)
+            run.transaction.also(rows.INSERT_CHOICE, values)
 
-    def _refused(self, run: UnitRun, claimed: ClaimedJob, error: Conflict) -> Ended:
+    def _refused(self, run: UnitRun, claimed: ClaimedUnit, error: Conflict) -> Ended:
         """Handle a refused commit: cancelled if the job or a definition changed, else failed."""
         job = self._store.job(claimed.job.job_id)
         if job is None or job.status is not JobStatus.RUNNING:
@@ -154,7 +165,7 @@ class UnitCommitter:
             return self._cancelled(claimed, overtaken)
         return self.failed(claimed, error, None)
 
-    def _overtaken(self, run: UnitRun, claimed: ClaimedJob) -> str | None:
+    def _overtaken(self, run: UnitRun, claimed: ClaimedUnit) -> str | None:
         """How another process interfered with a member despite its lock; None if none did."""
         with self._lake.look() as reader:
             locks: dict[str, str] = dict(reader.rows(rows.SELECT_LOCKS))
@@ -165,14 +176,14 @@ class UnitCommitter:
             if (now[name].job_id if name in now else None) != (
                 run.known[name].job_id if name in run.known else None
             ):
-                return f"{name} was refreshed by somebody else meanwhile"
+                return f"{name} was refreshed by another process meanwhile"
         return None
 
-    def _looked_up(self, claimed: ClaimedJob) -> Ended:
+    def _looked_up(self, claimed: ClaimedUnit) -> Ended:
         """The commit's outcome is unknown; read it from the job's row."""
         job = self._store.job(claimed.job.job_id)
         if job is None or job.status is not JobStatus.SUCCEEDED:
-            lost = Conflict("expected the commit to land, found it lost")
+            lost = Conflict("the commit did not land")
             return self.failed(claimed, lost, None)
         with self._lake.look() as reader:
             known = self._store.frontiers(reader)
@@ -186,7 +197,7 @@ class UnitCommitter:
 
     # failing -------------------------------------------------------------------------------------
 
-    def failed(self, claimed: ClaimedJob, error: Exception, member: str | None) -> Ended:
+    def failed(self, claimed: ClaimedUnit, error: Exception, member: str | None) -> Ended:
         """Record the failure and the job's end; the refresh has no visible effect."""
         kind, detail = kind_of(error), detail_of(error)
         status = _STATUS_OF.get(kind, JobStatus.RETRYABLE_FAILED)
@@ -200,9 +211,12 @@ class UnitCommitter:
             )
             run(cursor, rows.RELEASE_LOCKS, job.worker)
             run(cursor, rows.DROP_RESERVATION, claimed.token)
+            if isinstance(error, StateDisagrees) and member is not None:
+                reason = ReasonCode.STATE_DISAGREES.value
+                run(cursor, rows.SET_VALUE, f"{rows.REBUILD}{member}", reason)
             if closed and not kind.blameless:
                 for table in claimed.tables:
-                    failure = _failure(claimed, table, detail, member, now_ms)
+                    failure = _failure(claimed, table, error, member, now_ms)
                     run(cursor, rows.INSERT_HISTORY, *rows.history_row(failure, None))
             return bool(closed)
 
@@ -210,13 +224,13 @@ class UnitCommitter:
             return Cancelled("closed while it ran")
         return Failed(kind, detail, member)
 
-    def _cancelled(self, claimed: ClaimedJob, detail: str) -> Ended:
+    def _cancelled(self, claimed: ClaimedUnit, detail: str) -> Ended:
         now_ms, job = self._now_ms(), claimed.job
         self._store.run(rows.CLOSE_JOB, JobStatus.CANCELLED.value, now_ms, detail, 1, job.job_id)
         self._let_go(claimed)
         return Cancelled(detail)
 
-    def _let_go(self, claimed: ClaimedJob) -> None:
+    def _let_go(self, claimed: ClaimedUnit) -> None:
         self._store.run(rows.RELEASE_LOCKS, claimed.job.worker)
         self._store.run(rows.DROP_RESERVATION, claimed.token)
 
@@ -230,11 +244,12 @@ def _settle(position: Position, snapshot: int | None) -> Position:
 
 
 def _failure(
-    claimed: ClaimedJob, table: TableDefinition, detail: str, member: str | None, now_ms: int
+    claimed: ClaimedUnit, table: TableDefinition, error: Exception, member: str | None, now_ms: int
 ) -> RefreshRecord:
-    job = claimed.job
+    job, detail = claimed.job, detail_of(error)
     began_ms = job.started_at_ms or now_ms
     own = member is None or member == table.name
+    disagrees = own and isinstance(error, StateDisagrees)
     return RefreshRecord(
         table=table.name,
         unit_key=job.unit_key,
@@ -242,7 +257,7 @@ def _failure(
         outcome=RefreshOutcome.FAILED,
         configured=table.mode,
         executed=None,
-        reason=ReasonCode.AS_CONFIGURED,
+        reason=ReasonCode.STATE_DISAGREES if disagrees else ReasonCode.AS_CONFIGURED,
         reason_text=detail if own else f"left as it was, because {member} failed: {detail}",
         started_at_ms=began_ms,
         finished_at_ms=max(now_ms, began_ms),

@@ -1,24 +1,44 @@
 """The inputs of a unit: one lake snapshot, one head per topic, and results of earlier members.
 
 Everything a unit reads is fixed before its first member is refreshed, so that all members read the
-same version of a relation.
+same version of a relation. An earlier member's result is a version without a snapshot yet. The
+commit will create a snapshot after the one that inputs were read at; here it is numbered as the
+next one. Its final number does not matter to readers of these values.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from penstock.kernel.errors import PenstockError, Rejected
+import pyarrow as pa
+
+from penstock.kernel.errors import Gone, PenstockError, Rejected
 from penstock.lake.catalog import Catalog
-from penstock.lake.model import SchemaInfo, Snapshot, TableInfo, TableVersion
+from penstock.lake.changes import parse_all
+from penstock.lake.feed import FeedFile, feed_between
+from penstock.lake.model import (
+    DataFile,
+    InlinedRows,
+    NameMap,
+    NewFile,
+    SchemaInfo,
+    Snapshot,
+    TableInfo,
+    TableVersion,
+)
 from penstock.lake.reader import Reader
-from penstock.lake.transaction import Transaction
+from penstock.lake.scan import ChangeRange, change_range
+from penstock.lake.transaction import LakeTransaction
 from penstock.protocol.errors import SourceNotFound
 from penstock.tables import rows
 from penstock.tables.core.frontier import Frontier, LakePosition, Position, TopicPosition
+from penstock.tables.core.history import ReasonCode
+from penstock.tables.core.model import Mode
 from penstock.tables.core.topics import TopicSource
+from penstock.tables.delta.cost import learned
 from penstock.tables.engine import (
     Input,
     Made,
@@ -27,12 +47,123 @@ from penstock.tables.engine import (
     TopicPositions,
     TopicRead,
 )
-from penstock.tables.names import topic_of
 from penstock.tables.positions import Positions
+from penstock.tables.query.names import topic_of
 from penstock.tables.store import Known, TableStore, read_sources_of
-from penstock.tables.worker.claim import ClaimedJob
+from penstock.tables.worker.claim import ClaimedUnit
 from penstock.tables.worker.outcomes import NotMadeYet, SourceMissing
-from penstock.tables.worker.pending import pending_changes, pending_version
+
+
+def pending_version(current: TableVersion | None, made: Made, base: Snapshot) -> TableVersion:
+    """A table as it will be after its result is committed."""
+    snapshot = replace(base, id=base.id + 1)
+    if current is not None and not made.changed:
+        return replace(current, snapshot=snapshot)
+    files, mappings = _new_files(made.files, snapshot.id)
+    if current is None or made.replace or current.table.id != made.table.id:
+        empty = InlinedRows(made.table.arrow_schema.empty_table())
+        return TableVersion(made.table, snapshot, tuple(files), empty, mappings)
+    kept = [file for file in _ended(current.files, made, snapshot.id) if file.end is None]
+    return TableVersion(
+        made.table,
+        snapshot,
+        (*kept, *files),
+        _left(_ended_inlined(current.inlined, made, snapshot.id)),
+        {**current.mappings, **mappings},
+    )
+
+
+def pending_changes(lake: Catalog, after: int, made: Made, base: Snapshot) -> ChangeRange:
+    """A table's inserts and deletes since a snapshot, including its uncommitted result."""
+    if made.table.id < 0:
+        raise SourceRecreated(
+            f"{made.table.name} was made anew: its changes since then are unknown"
+        )
+    until = base.id + 1
+    with lake.look() as reader:
+        texts = reader.changes_after(after, base.id)
+        if len(texts) < base.id - after:
+            raise Gone(f"some snapshots from {after + 1} to {base.id} have expired")
+        kinds = ("rewrite_delete", "compacted_table")
+        rewrites = [n for n, text in texts if made.table.id in parse_all([text]).ids(*kinds)]
+        files = reader.files(made.table, begun_by=base.id, not_ended_by=after)
+        inlined = reader.inlined(made.table, begun_by=base.id, not_ended_by=after)
+        known = reader.mappings(files)
+    new, mappings = _new_files(made.files, until)
+    version = TableVersion(
+        made.table,
+        replace(base, id=until),
+        (*_ended(files, made, until), *new),
+        _ended_inlined(inlined, made, until),
+        {**known, **mappings},
+    )
+    return change_range(lake.storage, version, after, rewrites)
+
+
+def _new_files(
+    files: Iterable[NewFile], snapshot: int
+) -> tuple[list[DataFile], dict[int, tuple[NameMap, ...]]]:
+    """New files, under negative ids."""
+    found, mappings = [], {}
+    for number, file in enumerate(files):
+        if not file.record_count:
+            continue
+        number_below = -1 - number
+        if file.names is not None:
+            mappings[number_below] = file.names
+        found.append(
+            DataFile(
+                id=number_below,
+                path=file.path,
+                record_count=file.record_count,
+                size_bytes=file.size_bytes,
+                footer_bytes=file.footer_bytes,
+                begin=snapshot,
+                row_id_start=None if file.has_row_ids else 0,
+                mapping_id=number_below if file.names is not None else None,
+            )
+        )
+    return found, mappings
+
+
+def _ended(files: Iterable[DataFile], made: Made, snapshot: int) -> list[DataFile]:
+    """Files with the new deletes applied."""
+    if not made.changed:
+        return list(files)
+    gone = {entry.file.id: entry.positions for entry in made.deletes if entry.count}
+    found = []
+    for file in files:
+        if file.end is not None or (not made.replace and file.id not in gone):
+            found.append(file)
+        elif made.replace or (positions := gone[file.id]) is None:
+            found.append(replace(file, end=snapshot))
+        else:
+            more = tuple((int(position), snapshot) for position in positions)
+            found.append(replace(file, inlined_deletes=(*file.inlined_deletes, *more)))
+    return found
+
+
+def _ended_inlined(inlined: InlinedRows, made: Made, snapshot: int) -> InlinedRows:
+    if not made.changed:
+        return inlined
+    gone = set(made.inlined_deletes)
+    ends = tuple(
+        snapshot if end is None and (made.replace or row_id in gone) else end
+        for row_id, end in zip(inlined.row_ids, inlined.ends, strict=True)
+    )
+    return replace(inlined, ends=ends)
+
+
+def _left(inlined: InlinedRows) -> InlinedRows:
+    """The rows not yet deleted; a version contains no others."""
+    at = [place for place, end in enumerate(inlined.ends) if end is None]
+    return InlinedRows(
+        inlined.rows.take(pa.array(at, pa.int64())),
+        tuple(inlined.row_ids[place] for place in at),
+        tuple(inlined.begins[place] for place in at),
+        (None,) * len(at),
+    )
+
 
 PENDING: Final = LakePosition(-1)
 """Placeholder in a frontier for the snapshot that the commit creates."""
@@ -43,7 +174,7 @@ class UnitRun:
     """One unit being refreshed: its inputs and its results so far."""
 
     snapshot: Snapshot
-    transaction: Transaction
+    transaction: LakeTransaction
     known: Mapping[str, Known]
     streams: frozenset[str]
     positions: dict[str, Position]
@@ -53,6 +184,17 @@ class UnitRun:
     before: dict[str, TableVersion | None] = field(default_factory=dict)
     frontiers: dict[str, Frontier] = field(default_factory=dict)
     schemas: dict[str, SchemaInfo] = field(default_factory=dict)
+    rebuild: Mapping[str, ReasonCode] = field(default_factory=dict)
+    """Members that have to be made anew, and why."""
+    factors: Mapping[str, Mapping[Mode, float]] = field(default_factory=dict)
+    """What refreshes of members cost, against what they were estimated to cost."""
+    stateful: frozenset[str] = frozenset()
+    """Members whose stored state belongs to their contents."""
+
+    def member_position(self, name: str) -> Position | None:
+        """A member's position before this refresh, as its readers know it."""
+        known = self.known.get(name)
+        return None if known is None else known.position
 
     def position_after(self, name: str) -> Position:
         """A member's next position: the commit's snapshot if it changed, otherwise unchanged."""
@@ -79,7 +221,7 @@ class Inputs:
         if self._topics is not None:
             self._topics.close()
 
-    def begin(self, claimed: ClaimedJob) -> UnitRun:
+    def begin(self, claimed: ClaimedUnit) -> UnitRun:
         """Fix what a unit reads, and begin the transaction that will commit it."""
         names = {source for table in claimed.tables for source in table.sources}
         lake_names = {name for name in names if topic_of(name) is None}
@@ -90,13 +232,50 @@ class Inputs:
             known = self._store.frontiers(reader, claimed.job.members)
             streams = _streams(reader, lake_names - positions.keys())
             sources = read_sources_of(reader, names - lake_names)
+            rebuild = self._rebuild(reader, claimed.job.members)
+            factors = {name: _learned(reader, name) for name in claimed.job.members}
+            stateful = frozenset(name for name in known if _has_state(reader, name, known[name]))
+        rebuild = {**self._overwritten(known, snapshot), **rebuild}
         heads = self._heads(sources)
         positions.update({name: head.position for name, head in heads.items()})
         transaction = self._lake.begin(at=snapshot)
         transaction.token = claimed.token
         transaction.author = "penstock"
         transaction.message = f"refresh {claimed.job.unit_key} (job {claimed.job.job_id})"
-        return UnitRun(snapshot, transaction, known, streams, positions, sources, heads)
+        return UnitRun(
+            snapshot, transaction, known, streams, positions, sources, heads,
+            rebuild=rebuild, factors=factors, stateful=stateful,
+        )  # fmt: skip
+
+    def _rebuild(self, reader: Reader, members: Iterable[str]) -> dict[str, ReasonCode]:
+        """Members that a refresh found to disagree with their changes, and those it lost."""
+        found = {}
+        for name in members:
+            stored = reader.rows(rows.SELECT_VALUE, f"{rows.REBUILD}{name}")
+            if stored:
+                found[name] = ReasonCode(stored[0][0])
+        return found
+
+    def _overwritten(self, known: Mapping[str, Known], snapshot: Snapshot) -> dict[str, ReasonCode]:
+        """Members whose rows another writer changed since their last refresh."""
+        found = {}
+        for name, last in known.items():
+            if last.position is not None and self._was_written(name, last.position, snapshot):
+                found[name] = ReasonCode.STATE_DISAGREES
+        return found
+
+    def _was_written(self, name: str, since: LakePosition, snapshot: Snapshot) -> bool:
+        try:
+            table = self._lake.table(name, snapshot)
+        except Rejected:
+            return False
+        if not self._positions.changed_after(table.id, since.snapshot):
+            return False
+        # DuckDB lists rows as deleted that it only moves from the catalog to a delete file.
+        try:
+            return not self._lake.changes(table, since.snapshot, snapshot.id).is_empty
+        except (Gone, Rejected):
+            return True
 
     def of(self, run: UnitRun, source: str, before: Frontier | None) -> Input:
         """One relation as a member reads it; `before` is what its contents reflect."""
@@ -110,26 +289,39 @@ class Inputs:
         if position is None:
             raise _missing(run, source)
         version = self._lake.table_at(source, run.snapshot)
-        changes = None
-        if isinstance(since, LakePosition):
-            changes = self._changes(version.table, since.snapshot, run.snapshot.id)
-        return Input(source, position, since, version, False, changes)
+        if not isinstance(since, LakePosition):
+            return Input(source, position, since, version)
+        changes = self._changes(version.table, since.snapshot, run.snapshot.id)
+        feed = self._feed(version.table, since, position)
+        return Input(source, position, since, version, False, changes, feed=feed)
 
     def _just_made(self, run: UnitRun, source: str, since: Position | None) -> Input:
         made = run.made[source]
         version = pending_version(run.before[source], made, run.snapshot)
-        after = since.snapshot if isinstance(since, LakePosition) else None
-        changes = None
-        if after is not None:
-            changes = _pending(self._lake, run, made, after)
-        return Input(source, run.position_after(source), since, version, made.changed, changes)
+        position = run.position_after(source)
+        if not isinstance(since, LakePosition):
+            return Input(source, position, since, version, made.changed)
+        changes = _pending(self._lake, run, made, since.snapshot)
+        feed = self._feed(made.table, since, run.member_position(source))
+        if feed is not None and made.changed:
+            feed = None if made.feed is None else (*feed, made.feed)
+        return Input(source, position, since, version, made.changed, changes, feed=feed)
+
+    def _feed(
+        self, table: TableInfo, since: LakePosition, position: Position | None
+    ) -> tuple[FeedFile, ...] | None:
+        """The change feed of a table from one position to another, if there is one."""
+        if table.id < 0 or not isinstance(position, LakePosition):
+            return None
+        with self._lake.look() as reader:
+            return feed_between(reader, table.id, since.snapshot, position.snapshot)
 
     def _topic(self, run: UnitRun, source: str, topic: str, since: Position | None) -> Input:
         declared, head = run.sources.get(source), run.heads.get(source)
         if declared is None:
             raise SourceNotFound(topic)
         if head is None:
-            raise Rejected(f"expected to be told where {source!r} stands, found nothing")
+            raise Rejected(f"the topic server did not say where {source!r} stands")
         read = TopicRead(
             declared.url, topic, declared.schema, head.position.seq, head.position.epoch,
             declared.key, self._api_key, head.earliest_seq,
@@ -141,8 +333,8 @@ class Inputs:
             return {}
         if self._topics is None:
             raise Rejected(
-                f"expected to know where topics stand in this warehouse, found no way to ask: "
-                f"{', '.join(sorted(sources))}"
+                "this warehouse was opened without a reader of topics, which it needs for "
+                f"{', '.join(sorted(sources))}: pass `topics`"
             )
         return self._topics.heads(list(sources.values()))
 
@@ -151,12 +343,19 @@ class Inputs:
             with self._lake.look() as reader:
                 created = reader.created_in(table.id)
             if created is not None and created > after:
-                raise SourceRecreated(
-                    f"expected the {table.qualified} of snapshot {after}, found one made later"
-                )
+                raise SourceRecreated(f"{table.qualified} was made anew since snapshot {after}")
             return self._lake.changes(table, after, until)
 
         return read
+
+
+def _has_state(reader: Reader, name: str, known: Known) -> bool:
+    found = reader.rows(rows.SELECT_VALUE, f"{rows.STATE}{name}")
+    return bool(found) and found[0][0] == str(known.job_id)
+
+
+def _learned(reader: Reader, name: str) -> dict[Mode, float]:
+    return learned(json.loads(choice) for (choice,) in reader.rows(rows.SELECT_CHOICES, name))
 
 
 def _streams(reader: Reader, absent: Iterable[str]) -> frozenset[str]:
@@ -195,5 +394,5 @@ def _pending(lake: Catalog, run: UnitRun, made: Made, after: int) -> Callable[[]
 
 def _missing(run: UnitRun, source: str) -> PenstockError:
     if source in run.streams:
-        return NotMadeYet(f"expected contents of {source!r}, found that it was never refreshed")
-    return SourceMissing(f"expected a table or topic {source!r} in the lake, found none")
+        return NotMadeYet(f"{source!r} was never refreshed")
+    return SourceMissing(f"there is no table or topic {source!r} in the lake")

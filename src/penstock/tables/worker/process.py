@@ -20,16 +20,23 @@ from penstock.kernel.clock import Clock
 from penstock.kernel.errors import PenstockError
 from penstock.kernel.system import SystemClock
 from penstock.lake.catalog import open_catalog
-from penstock.lake.errors import CatalogAway
+from penstock.lake.database import CatalogAway
 from penstock.tables.core.failures import FailureKind
-from penstock.tables.core.progress import RefreshProgress
+from penstock.tables.core.history import RefreshProgress
 from penstock.tables.engine import Refresher
 from penstock.tables.processes import process_name
 from penstock.tables.settings import WarehouseSettings
 from penstock.tables.store import FOREIGN_MS, TableStore
 from penstock.tables.worker.claim import LockHeld, NotClaimed, claim
-from penstock.tables.worker.messages import MessageLine, outcome_message
-from penstock.tables.worker.outcomes import Cancelled, Ended, Failed, detail_of, kind_of
+from penstock.tables.worker.outcomes import (
+    Cancelled,
+    Ended,
+    Failed,
+    MessageLine,
+    detail_of,
+    kind_of,
+    outcome_message,
+)
 from penstock.tables.worker.unit import UnitWorker
 
 TELL_EVERY_MS: Final = 250
@@ -68,6 +75,9 @@ class Worker:
             create=False,
             timeout_ms=settings.catalog_timeout_ms,
         )
+        if self._lake.bell is not None:
+            self._lake.bell.close()
+            self._lake.bell = None  # the outcome of a job tells the coordinator
         self._store = TableStore(self._lake)
         self._refresher: Refresher = settings.runner.refresher(self._lake)
         self._unit_worker = UnitWorker(

@@ -14,19 +14,19 @@ import pyarrow as pa
 from penstock.kernel.errors import Rejected
 from penstock.lake.catalog import Catalog
 from penstock.lake.columns import columns_of, plain_schema
+from penstock.lake.feed import list_feed
 from penstock.lake.model import SchemaInfo, TableInfo, TableVersion
 from penstock.lake.reader import Reader
-from penstock.lake.transaction import Transaction
+from penstock.lake.transaction import LakeTransaction
 from penstock.tables import rows
-from penstock.tables.core.frontier import Frontier
-from penstock.tables.core.history import ReasonCode
+from penstock.tables.core.frontier import Frontier, LakePosition
+from penstock.tables.core.history import ReasonCode, RefreshProgress
 from penstock.tables.core.model import Mode, TableDefinition
-from penstock.tables.core.progress import RefreshProgress
 from penstock.tables.delta.modes import differentiation
 from penstock.tables.engine import Made, Refresher, RefreshTask, TopicPositions
-from penstock.tables.names import DEFAULT_SCHEMA
+from penstock.tables.query.names import DEFAULT_SCHEMA, STATE_SCHEMA, state_table
 from penstock.tables.store import TableStore
-from penstock.tables.worker.claim import ClaimedJob
+from penstock.tables.worker.claim import ClaimedUnit
 from penstock.tables.worker.commit import UnitCommitter
 from penstock.tables.worker.inputs import Inputs, UnitRun, evicted, recreated
 from penstock.tables.worker.outcomes import Ended
@@ -47,6 +47,7 @@ class UnitWorker:
         api_key: str | None = None,
         now_ms: Callable[[], int],
     ) -> None:
+        self._store = store
         self._lake: Catalog = store.lake
         self._refresher = refresher
         self._inputs = Inputs(store, topics, api_key)
@@ -59,7 +60,7 @@ class UnitWorker:
 
     def run(
         self,
-        claimed: ClaimedJob,
+        claimed: ClaimedUnit,
         *,
         stale: tuple[str, ...] = (),
         forced: bool = False,
@@ -89,7 +90,7 @@ class UnitWorker:
             return self._committer.failed(claimed, error, at)
 
     def _task(
-        self, run: UnitRun, table: TableDefinition, claimed: ClaimedJob, forced: bool
+        self, run: UnitRun, table: TableDefinition, claimed: ClaimedUnit, forced: bool
     ) -> RefreshTask:
         known = run.known.get(table.name)
         before = known.frontier if known else None
@@ -97,16 +98,29 @@ class UnitWorker:
         if current is not None:
             self._check_ours(run, table.name, current.table)
         inputs = {source: self._inputs.of(run, source, before) for source in table.sources}
-        anew = recreated(inputs)
+        anew = ReasonCode.SOURCE_RECREATED if recreated(inputs) else run.rebuild.get(table.name)
         return RefreshTask(
             definition=table,
             inputs=inputs,
             current=current,
-            frontier=before if current is not None and not anew else None,
-            reason=_reason(current, before, forced=forced, recreated=bool(anew)),
+            frontier=before if current is not None and anew is None else None,
+            reason=_reason(current, before, anew, forced=forced),
             target=self._target(run, table.name, current),
             token=claimed.token,
+            factors=run.factors.get(table.name, {}),
+            state=self._state(run, table.name) if table.name in run.stateful else None,
+            state_target=self._state_target(run, table.name),
+            is_read=lambda: self._is_read(table.name),
         )
+
+    def _is_read(self, name: str) -> bool:
+        """Whether a table follows the changes of another, or a topic does."""
+        graph = self._store.definitions().graph
+        table = graph.tables.get(name)  # it may have been dropped since
+        if table is not None and table.publish:
+            return True
+        readers = graph.readers.get(name, ())
+        return any(graph.tables[reader].mode is not Mode.FULL for reader in readers)
 
     def _refresh(self, run: UnitRun, task: RefreshTask, phases: Phases) -> None:
         name = task.definition.name
@@ -116,17 +130,36 @@ class UnitWorker:
             made = replace(made, changed=True)
         made = _explained(made, task, evicted(run, task.inputs))
         _note(run.transaction, made, created=made.table.id < 0)
+        self._list_feed(run, name, made)
+        if made.state is not None:
+            _note(run.transaction, made.state, created=made.state.table.id < 0)
         run.made[name] = made
         run.before[name] = task.current
         run.frontiers[name] = Frontier(
             {source: found.position for source, found in task.inputs.items()}
         )
 
+    def _list_feed(self, run: UnitRun, name: str, made: Made) -> None:
+        """List what changed, for readers that know the position the table had before."""
+        before = run.member_position(name)
+        if made.feed is None or not made.changed or made.table.id < 0:
+            return
+        if isinstance(before, LakePosition) and name not in run.rebuild:
+            list_feed(run.transaction, made.table, before.snapshot, made.feed)
+
     def _current(self, run: UnitRun, name: str) -> TableVersion | None:
         try:
             return self._lake.table_at(name, run.snapshot)
         except Rejected:
             return None
+
+    def _state(self, run: UnitRun, name: str) -> TableVersion | None:
+        return self._current(run, f"{STATE_SCHEMA}.{state_table(name)}")
+
+    def _state_target(self, run: UnitRun, name: str) -> Callable[[pa.Schema], TableInfo]:
+        """The table of what is stored beside the contents of another, made where it is missing."""
+        held = f"{STATE_SCHEMA}.{state_table(name)}"
+        return lambda columns: self._fitting(run, held, self._state(run, name), columns)
 
     def _check_ours(self, run: UnitRun, name: str, table: TableInfo) -> None:
         """Reject a table that another tool created: a refresh would replace its rows."""
@@ -137,8 +170,8 @@ class UnitWorker:
             ours = made[0][0] == table.uuid if made else _was_refreshed(reader, run, name, table)
         if not ours:
             raise Rejected(
-                f"expected no table {name!r} in the lake but the one that refreshes make, found "
-                "one that somebody else made: rename it, or drop it and resume",
+                f"the lake's table {name!r} was not made by refreshes, which would replace its "
+                "rows: rename it, or drop it and resume",
                 table=name,
             )
         self._ours.add((name, table.uuid))
@@ -189,14 +222,18 @@ def _named(tell: Tell, table: str) -> Tell:
 
 
 def _reason(
-    current: TableVersion | None, before: Frontier | None, *, forced: bool, recreated: bool
+    current: TableVersion | None,
+    before: Frontier | None,
+    anew: ReasonCode | None,
+    *,
+    forced: bool,
 ) -> ReasonCode:
     if current is None:
         return ReasonCode.FIRST_LOAD
     if before is None:
         return ReasonCode.QUERY_CHANGED
-    if recreated:
-        return ReasonCode.SOURCE_RECREATED
+    if anew is not None:
+        return anew
     return ReasonCode.REQUESTED if forced else ReasonCode.AS_CONFIGURED
 
 
@@ -209,15 +246,20 @@ def _explained(made: Made, task: RefreshTask, note: str) -> Made:
     reason, text = made.reason, made.reason_text
     if task.reason is not ReasonCode.AS_CONFIGURED:
         reason, text = task.reason, ""
-    elif made.executed is Mode.FULL and task.definition.mode is not Mode.FULL:
-        found = differentiation(task.definition.query)
+    elif (
+        reason is ReasonCode.AS_CONFIGURED
+        and made.executed is Mode.FULL
+        and task.definition.mode is not Mode.FULL
+    ):
+        columns = {name: read.columns for name, read in task.inputs.items()}
+        found = differentiation(task.definition.query, columns)
         if not found.possible:
             reason, text = found.reason, found.text
     texts = [part for part in (text, note) if part]
     return replace(made, reason=reason, reason_text="; ".join(texts))
 
 
-def _note(transaction: Transaction, made: Made, *, created: bool) -> None:
+def _note(transaction: LakeTransaction, made: Made, *, created: bool) -> None:
     """Add one table's result to the unit's transaction."""
     if created:
         transaction.add_files(made.table, made.files)

@@ -1,30 +1,57 @@
 """The records of one write: checked once, then logged and kept as the received bytes.
 
+A decoded record costs an object, two or three more inside it, and the request it came in. Most
+records are read rarely or never, so only the request is kept (`PackedRecords`) and decoded on
+demand: one call per request in a run of slots, and only once for readers that go through a large
+request in small steps. The first reader of a very large request splits it, so that later ones need
+not decode all of it for a few records.
+
 >>> batch = parse_write(b'{"records":[{"data":1},{"data":{"a": 2},"tag":"x"}]}').batch
 >>> len(batch), batch.size_bytes, batch.records[1].tag
 (2, 8, 'x')
 >>> Batch.decoded(batch.body) == batch
 True
+>>> packed = PackedRecords(7, batch.body)
+>>> [bytes(record.data) for record in unpacked([packed, packed], 7)]
+[b'1', b'{"a": 2}']
 """
 
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import accumulate
+from types import NoneType
 from typing import Any, Final, NamedTuple
 
 import msgspec
 from msgspec import Raw
 
+from penstock.kernel.units import KIB, MIB
 from penstock.protocol.errors import BatchTooLarge, InvalidRequest, RecordTooLarge
 from penstock.protocol.limits import TopicLimits
 from penstock.protocol.values import check_text
-from penstock.topics.core.bodies import LooseBody, PlainBody, RoutedBody, WriteBody
-from penstock.topics.core.record import DEPTH_MAX, Record, Routed, check_depth, check_meta, size_of
+from penstock.topics.core.record import (
+    DEPTH_MAX,
+    LooseBody,
+    PlainBody,
+    RawRecord,
+    Routed,
+    RoutedBody,
+    WriteBody,
+    check_depth,
+    check_meta,
+    size_of,
+)
 
 _SMALL_BYTES: Final = 2 * DEPTH_MAX  # JSON no longer than this cannot be too deep
 _SLACK_BYTES: Final = 64
 """A request is logged unchanged if its size is at most twice its records plus this for each."""
+OPENED_BYTES_MAX: Final = 4 * MIB
+WHOLE_BYTES_MAX: Final = MIB
+"""A larger request is split: reading one record would decode all of them."""
+PIECE_BYTES: Final = 128 * KIB
 
 
 class Batch:
@@ -42,7 +69,7 @@ class Batch:
         self.size_bytes = sum(sizes)
 
     @classmethod
-    def of(cls, records: Sequence[Record]) -> Batch:
+    def of(cls, records: Sequence[RawRecord]) -> Batch:
         """A batch of records that did not come from one request."""
         return cls(encode_records(records), [size_of(record) for record in records])
 
@@ -52,7 +79,7 @@ class Batch:
         return cls(body, _sizes(body, decode_records(body)))
 
     @property
-    def records(self) -> list[Record]:
+    def records(self) -> list[RawRecord]:
         """The records, decoded on each access."""
         return decode_records(self.body)
 
@@ -68,7 +95,7 @@ class Batch:
         return f"Batch({self.count} records, {self.size_bytes} bytes)"
 
 
-def encode_records(records: Sequence[Record]) -> bytes:
+def encode_records(records: Sequence[RawRecord]) -> bytes:
     """Encode records for `decode_records`."""
     routed = any(type(record) is Routed for record in records)
     if not routed:
@@ -76,7 +103,7 @@ def encode_records(records: Sequence[Record]) -> bytes:
     return _ROUTED + _ENCODER.encode({"records": [_with_hops(record) for record in records]})
 
 
-def decode_records(body: bytes) -> list[Record]:
+def decode_records(body: bytes) -> list[RawRecord]:
     """The records of a request, or of `encode_records`."""
     if body.startswith(_ROUTED):
         routed = _ROUTED_DECODER.decode(memoryview(body)[1:]).records
@@ -87,7 +114,7 @@ def decode_records(body: bytes) -> list[Record]:
     return wanted.records
 
 
-def decode_each(bodies: Sequence[bytes]) -> list[Record]:
+def decode_each(bodies: Sequence[bytes]) -> list[RawRecord]:
     """The record of each single-record body; faster than decoding one by one."""
     together = b"[%b]" % b",".join(bodies)
     try:
@@ -100,7 +127,7 @@ def decode_each(bodies: Sequence[bytes]) -> list[Record]:
     return _completed(together, [one.records[0] for one in wanted], None)
 
 
-class Write(NamedTuple):
+class WriteRequest(NamedTuple):
     """A write as requested. `config` applies only if the write creates its topic."""
 
     batch: Batch
@@ -126,12 +153,12 @@ _EACH_DECODER: Final = msgspec.json.Decoder(list[WriteBody])
 _ENCODER: Final = msgspec.json.Encoder()
 
 
-def parse_write(body: bytes, limits: TopicLimits = TopicLimits()) -> Write:  # noqa: B008
+def parse_write(body: bytes, limits: TopicLimits = TopicLimits()) -> WriteRequest:  # noqa: B008
     """Parse the body of a write and check every limit; raises `InvalidRequest` and the like."""
     try:
         batch = _plain_batch(body, _decode_plain(body), limits)
         if batch is not None:
-            return Write(batch)
+            return WriteRequest(batch)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         pass
     try:
@@ -175,15 +202,15 @@ def _parse_loose(body: bytes) -> LooseBody:
     try:
         return _LOOSE_DECODER.decode(body)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise InvalidRequest(f"expected a write, found: {error}") from None
+        raise InvalidRequest(f"malformed write: {error}") from None
 
 
-def _parse_any(body: bytes, wanted: WriteBody | LooseBody, limits: TopicLimits) -> Write:
+def _parse_any(body: bytes, wanted: WriteBody | LooseBody, limits: TopicLimits) -> WriteRequest:
     if not body.isascii():
         try:
             body.decode()
         except UnicodeDecodeError as error:
-            raise InvalidRequest(f"expected a write, found: {error}") from None
+            raise InvalidRequest(f"malformed write: {error}") from None
     if wanted.node is not None:
         check_text("node", wanted.node, limits.node_bytes_max)
     records = _completed(body, wanted.records, wanted.node)
@@ -196,24 +223,24 @@ def _parse_any(body: bytes, wanted: WriteBody | LooseBody, limits: TopicLimits) 
     is_wasteful = len(body) > 2 * sum(sizes) + _SLACK_BYTES * (len(records) + 4)
     if is_wasteful or type(wanted) is LooseBody or wanted.config is not None:
         body = encode_records(
-            [Record(each.data, each.tag, each.node, each.meta) for each in records]
+            [RawRecord(each.data, each.tag, each.node, each.meta) for each in records]
         )
     batch = Batch(body, sizes)
-    return Write(batch, key, wanted.create, wanted.config, bool(wanted.disable_backpressure))
+    return WriteRequest(batch, key, wanted.create, wanted.config, bool(wanted.disable_backpressure))
 
 
-def check_batch(records: Sequence[Record], sizes: Sequence[int], limits: TopicLimits) -> None:
+def check_batch(records: Sequence[RawRecord], sizes: Sequence[int], limits: TopicLimits) -> None:
     """Refuse a write with no records, too many, or records that are too large or malformed."""
     if not records:
-        raise InvalidRequest("expected at least one record, found none")
+        raise InvalidRequest("a write needs at least one record")
     if len(records) > limits.batch_records_max:
         raise BatchTooLarge(
-            f"expected at most {limits.batch_records_max} records, found {len(records)}"
+            f"{len(records)} records in a write: at most {limits.batch_records_max} are allowed"
         )
     largest_bytes = max(sizes)
     if largest_bytes > limits.record_bytes_max:
         raise RecordTooLarge(
-            f"expected at most {limits.record_bytes_max} bytes a record, found {largest_bytes}"
+            f"a record has {largest_bytes} bytes: at most {limits.record_bytes_max} are allowed"
         )
     for record in records:
         if record.meta is not None:
@@ -223,7 +250,7 @@ def check_batch(records: Sequence[Record], sizes: Sequence[int], limits: TopicLi
         _check_depths(records, sizes)
 
 
-def _check_texts(records: Sequence[Record], limits: TopicLimits) -> None:
+def _check_texts(records: Sequence[RawRecord], limits: TopicLimits) -> None:
     # A character has at most four bytes, so a text this short is within its limit.
     tag_max, node_max = limits.tag_bytes_max // 4, limits.node_bytes_max // 4
     for record in records:
@@ -234,7 +261,7 @@ def _check_texts(records: Sequence[Record], limits: TopicLimits) -> None:
             check_text("node", node, limits.node_bytes_max)
 
 
-def _check_depths(records: Sequence[Record], sizes: Sequence[int]) -> None:
+def _check_depths(records: Sequence[RawRecord], sizes: Sequence[int]) -> None:
     for record, size_bytes in zip(records, sizes, strict=True):
         if size_bytes > _SMALL_BYTES:
             check_depth(record.data)
@@ -242,7 +269,7 @@ def _check_depths(records: Sequence[Record], sizes: Sequence[int]) -> None:
                 check_depth(record.meta)
 
 
-def _completed(body: bytes, records: Sequence[Record], node: str | None) -> list[Record]:
+def _completed(body: bytes, records: Sequence[RawRecord], node: str | None) -> list[RawRecord]:
     """Records with the node of their batch if they have none; a null meta counts as missing."""
     if b"null" in body:
         for record in records:
@@ -255,7 +282,7 @@ def _completed(body: bytes, records: Sequence[Record], node: str | None) -> list
     return [*records]
 
 
-def _sizes(body: bytes, records: Sequence[Record]) -> list[int]:
+def _sizes(body: bytes, records: Sequence[RawRecord]) -> list[int]:
     """The compact size of each record; for a compact body, simply its length."""
     if _has_blanks(body):
         return [size_of(record) for record in records]
@@ -270,13 +297,123 @@ def _has_blanks(body: bytes) -> bool:
     return 0x20 in body or 0x0A in body or 0x09 in body or 0x0D in body
 
 
-def _with_hops(record: Record) -> Routed:
+def _with_hops(record: RawRecord) -> Routed:
     if type(record) is Routed:
         return record
     return Routed(record.data, record.tag, record.node, record.meta, hops=0)
 
 
-def _plain(record: Routed) -> Record:
+def _plain(record: Routed) -> RawRecord:
     if record.hops:
         return record
-    return Record(record.data, record.tag, record.node, record.meta)
+    return RawRecord(record.data, record.tag, record.node, record.meta)
+
+
+class PackedRecords:
+    """A request with several records, shared by all of their slots."""
+
+    __slots__ = ("_pieces", "body", "first_seq")
+
+    def __init__(self, first_seq: int, body: bytes) -> None:
+        self.first_seq = first_seq
+        self.body = body
+        self._pieces: list[PackedRecords] | None = None
+
+    def piece(self, seq: int) -> PackedRecords:
+        """The part with the record of a seq: the whole request, unless it is very large."""
+        if self._pieces is None:
+            if len(self.body) <= WHOLE_BYTES_MAX:
+                return self
+            self._pieces = _cut(self)
+            self.body = b""
+        return self._pieces[bisect_right(self._pieces, seq, key=_first_seq) - 1]
+
+    def pieces(self) -> list[PackedRecords]:
+        """All parts of the request."""
+        return [self] if self._pieces is None else self._pieces
+
+
+Item = RawRecord | bytes | PackedRecords | None
+"""The content of a slot: a record, a request with this record alone or with others, or nothing."""
+
+
+def unpacked(items: list[Item], first_seq: int) -> list[RawRecord | None]:
+    """The records of consecutive slots, the first of which has this seq."""
+    kinds = set(map(type, items))
+    if kinds <= _AS_THEY_ARE:
+        return items  # type: ignore[return-value]
+    if kinds == _ALONE:
+        return decode_each(items)  # type: ignore[arg-type,return-value]
+    found: list[RawRecord | None] = []
+    while len(found) < len(items):
+        item = items[len(found)]
+        if type(item) is PackedRecords:
+            seq = first_seq + len(found)
+            piece = item.piece(seq)
+            skipped = seq - piece.first_seq
+            wanted = skipped + len(items) - len(found)
+            found += opened.records(piece)[skipped:wanted]
+        else:
+            found.append(unpack(item, 0))
+    if NoneType in kinds:
+        return [None if item is None else record for item, record in zip(items, found, strict=True)]
+    return found
+
+
+def unpack(item: Item, seq: int) -> RawRecord | None:
+    """The record of one slot."""
+    if type(item) is bytes:
+        return decode_records(item)[0]
+    if type(item) is PackedRecords:
+        piece = item.piece(seq)
+        return opened.records(piece)[seq - piece.first_seq]
+    return item  # type: ignore[return-value]
+
+
+class Opened:
+    """Recently decoded requests with their records; the oldest are evicted first."""
+
+    def __init__(self, bytes_max: int = OPENED_BYTES_MAX) -> None:
+        self._bytes_max = bytes_max
+        self._kept: dict[PackedRecords, Sequence[RawRecord]] = {}
+        self.kept_bytes = 0
+
+    def records(self, packed: PackedRecords) -> Sequence[RawRecord]:
+        """All records of a request."""
+        found = self._kept.get(packed)
+        if found is None:
+            found = decode_records(packed.body)
+            self._kept[packed] = found
+            self.kept_bytes += len(packed.body)
+            while self.kept_bytes > self._bytes_max and len(self._kept) > 1:
+                oldest = next(iter(self._kept))
+                del self._kept[oldest]
+                self.kept_bytes -= len(oldest.body)
+        return found
+
+
+def _cut(packed: PackedRecords) -> list[PackedRecords]:
+    """Split a request into pieces of at least one record each."""
+    records = decode_records(packed.body)
+    pieces: list[PackedRecords] = []
+    start = end_bytes = 0
+    for end, total_bytes in enumerate(accumulate(map(_bytes_of, records)), 1):
+        if total_bytes >= end_bytes + PIECE_BYTES or end == len(records):
+            pieces.append(
+                PackedRecords(packed.first_seq + start, encode_records(records[start:end]))
+            )
+            start, end_bytes = end, total_bytes
+    return pieces
+
+
+def _bytes_of(record: RawRecord) -> int:
+    return len(record.data) + (0 if record.meta is None else len(record.meta))
+
+
+def _first_seq(packed: PackedRecords) -> int:
+    return packed.first_seq
+
+
+opened: Final = Opened()
+_AS_THEY_ARE: Final = {RawRecord, Routed, NoneType}
+_ALONE: Final = {bytes}

@@ -46,13 +46,13 @@ def decode_entries(payload: bytes) -> list[Entry]:
     """The entries of one payload, or `Corrupt`."""
     if not payload.startswith(_VERSION):
         raise Corrupt(
-            f"expected entries of version {_VERSION[0]}, found {payload[:1]!r}: "
+            f"the log has entries of version {payload[:1]!r}, not {_VERSION[0]}: "
             "they are of another program or of a newer version of this one"
         )
     try:
         return _DECODER.decode(memoryview(payload)[1:])
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise Corrupt(f"expected the entries of a commit, found: {error}") from error
+        raise Corrupt(f"malformed entries of a commit: {error}") from error
 
 
 def _array_head(count: int) -> bytes:
@@ -72,7 +72,7 @@ def _encode_batch(value: Any) -> bytes:
 def _decode_batch(kind: type, value: Any) -> Any:
     assert kind is Batch, kind
     if not isinstance(value, bytes):
-        raise ValueError(f"expected the bytes of a batch, found {type(value).__name__}")
+        raise ValueError(f"a batch must be bytes, not {type(value).__name__}")
     return Batch.decoded(value)
 
 

@@ -1,8 +1,12 @@
-"""Times and sizes of slots whose records are in files, packed: a few bits for most of them.
+"""Cold records: blocks of them in files, and the times and sizes of their slots, packed in memory.
 
-A topic may have very many cold records, and arrays would need sixteen bytes for each. So they are
-packed in runs: equal values as one, others as compressed differences. Only one run is unpacked at a
-time, which is enough for sequential access.
+A block is a run of seqs whose records are in a file and are loaded on demand. Memory keeps its
+location in the file and its tags. Whether a record still exists is decided by the row, not by the
+file.
+
+A topic may have very many cold records, and arrays would need sixteen bytes for each. So their
+times and sizes are packed in runs, a few bits for most: equal values as one, others as compressed
+differences. Only one run is unpacked at a time, which is enough for sequential access.
 """
 
 from __future__ import annotations
@@ -10,15 +14,116 @@ from __future__ import annotations
 import zlib
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 
+from penstock.kernel.units import KIB
+from penstock.topics.core.record import RawRecord
+
+BLOCK_RECORDS_MAX: Final = 1_024
+BLOCK_BYTES_MAX: Final = 256 * KIB
+_NO_TAG: Final = 0
 RUN_MAX: Final = 1_024
 _SAME: Final = b"="
 _SMALL: Final = b"i"  # 32-bit differences
 _LARGE: Final = b"q"
+
+
+class Tags(NamedTuple):
+    """The tags of a block's records: each text once, and an index per record (0: no tag)."""
+
+    texts: tuple[str, ...]
+    codes: array[int]
+
+    @classmethod
+    def of(cls, records: Sequence[RawRecord | None]) -> Tags | None:
+        """The tags of these records; None if no record has one."""
+        known: dict[str, int] = {}
+        codes = array("H")
+        for record in records:
+            tag = None if record is None else record.tag
+            codes.append(_NO_TAG if tag is None else known.setdefault(tag, len(known) + 1))
+        return cls(tuple(known), codes) if known else None
+
+    def matching(self, matches: Callable[[str | None], bool]) -> list[int]:
+        """The positions of the records whose tag matches, in order."""
+        wanted = {code for code, text in enumerate(self.texts, 1) if matches(text)}
+        if not wanted:
+            return []
+        return [place for place, code in enumerate(self.codes) if code in wanted]
+
+
+class Spill(Protocol):
+    """A file that holds records for which memory has no room."""
+
+    def read(self, count: int, offset: int) -> bytes:
+        """Read `count` bytes from `offset`."""
+        ...
+
+
+class ColdBlock:
+    """A run of seqs whose records are in a file; `records` holds them while they are loaded.
+
+    `touched` tells the cache of loaded blocks that this one was used since its last check. `spill`
+    is the file itself where it has no name: it exists as long as one of its blocks does.
+    """
+
+    __slots__ = (
+        "file",
+        "first_seq",
+        "last_seq",
+        "length",
+        "offset",
+        "pins",
+        "records",
+        "spill",
+        "tags",
+        "touched",
+    )
+
+    def __init__(
+        self,
+        file: str,
+        offset: int,
+        length: int,
+        *,
+        first_seq: int,
+        last_seq: int,
+        tags: Tags | None = None,
+        spill: Spill | None = None,
+    ) -> None:
+        self.file = file
+        self.offset = offset
+        self.length = length
+        self.first_seq = first_seq
+        self.last_seq = last_seq
+        self.tags = tags
+        self.spill = spill
+        self.records: list[RawRecord | None] | None = None
+        self.pins = 0
+        self.touched = False
+
+    def __repr__(self) -> str:
+        return f"Block({self.file}, seqs {self.first_seq} to {self.last_seq})"
+
+
+class NotLoaded(Exception):
+    """A requested record's block is not in memory: load it, then retry."""
+
+    def __init__(self, block: ColdBlock) -> None:
+        super().__init__(f"the records of {block} are not in memory")
+        self.block = block
+
+
+class SlotRun(NamedTuple):
+    """Consecutive slots of a topic: times, sizes (0: empty slot), and a record or None for each."""
+
+    first_seq: int
+    times: array[int]
+    sizes: array[int]
+    records: list[RawRecord | None]
 
 
 def pack(values: array[int]) -> bytes:
@@ -70,10 +175,13 @@ def packed_run(first_seq: int, times: array[int], sizes: array[int]) -> PackedRu
 
 
 class ColdRow:
-    """The cold slots at the front of a topic, from `base_seq` to before `end_seq`."""
+    """The cold slots at the front of a topic, from `base_seq` to before `end_seq`.
+
+    `blocks` has the location of their records, by first seq; the first may begin before `base_seq`.
+    """
 
     __slots__ = (
-        "_changed", "_firsts", "_open", "_runs", "_sizes", "_times", "base_seq", "count",
+        "_changed", "_firsts", "_open", "_runs", "_sizes", "_times", "base_seq", "blocks", "count",
         "earliest_seq", "end_seq", "size_bytes",
     )  # fmt: skip
 
@@ -84,6 +192,7 @@ class ColdRow:
         """Remove all slots."""
         self.base_seq = self.end_seq = self.earliest_seq = end_seq
         self.count = self.size_bytes = 0
+        self.blocks: list[ColdBlock] = []
         self._runs: list[PackedRun] = []
         self._firsts: list[int] = []
         self._open = -1  # the run whose times and sizes are unpacked
@@ -142,6 +251,10 @@ class ColdRow:
         stop = min(stop_seq - first_seq, len(self._times))
         return self._times[seq - first_seq : stop], self._sizes[seq - first_seq : stop]
 
+    def block_run(self, seq: int, stop_seq: int) -> tuple[array[int], array[int]]:
+        """As `run`, within the block of `seq`."""
+        return self.run(seq, min(stop_seq, self.block_at(seq).last_seq + 1))
+
     def packed(self, first_seq: int, last_seq: int) -> PackedRun:
         """Some of the slots that are here, in packed form."""
         first_seq = max(first_seq, self.base_seq)
@@ -151,6 +264,78 @@ class ColdRow:
         if (found.first_seq, found.last_seq) == (first_seq, last_seq):
             return found
         return packed_run(first_seq, *self.span(first_seq, last_seq))
+
+    def record(self, seq: int) -> RawRecord | None:
+        """The record of a live seq, or raise `NotLoaded`."""
+        block = self.block_at(seq)
+        return _loaded(block)[seq - block.first_seq]
+
+    def records(self, seq: int, sizes: array[int]) -> list[RawRecord | None]:
+        """The records of a run with these sizes, in one block, or raise `NotLoaded`."""
+        empty = sizes.count(0)
+        if empty == len(sizes):
+            return [None] * empty
+        block = self.block_at(seq)
+        first = seq - block.first_seq
+        records = _loaded(block)[first : first + len(sizes)]
+        if not empty:
+            return records
+        return [record if size else None for record, size in zip(records, sizes, strict=True)]
+
+    def matching(self, matches: Callable[[str | None], bool], before_seq: int) -> list[int]:
+        """The seqs before a seq whose record's tag matches; some may be empty already."""
+        return [
+            block.first_seq + place
+            for block in self.blocks
+            if block.tags is not None
+            for place in block.tags.matching(matches)
+            if self.earliest_seq <= block.first_seq + place < before_seq
+        ]
+
+    def files(self) -> set[str]:
+        """The permanent files that hold a live record."""
+        return {
+            block.file
+            for block in self.blocks
+            if block.spill is None
+            and block.last_seq >= self.earliest_seq
+            and self.count_between(block.first_seq, block.last_seq)
+        }
+
+    def block_at(self, seq: int) -> ColdBlock:
+        """The block of a slot, which must be here."""
+        number = bisect_right(self.blocks, seq, key=_first_seq) - 1
+        while self.blocks[number].last_seq < seq:
+            number -= 1  # a permanent block may begin inside a spilled one
+        return self.blocks[number]
+
+    def replace_spilled(self, settled: Sequence[ColdBlock]) -> None:
+        """Replace spilled blocks by the blocks of permanent files that cover them."""
+        lasting = [block for block in self.blocks if block.spill is None]
+        known = {block.first_seq for block in lasting}
+        lasting += [
+            block
+            for block in settled
+            if block.first_seq not in known and block.last_seq >= self.base_seq
+        ]
+        lasting.sort(key=_first_seq)
+        covered: list[tuple[int, int]] = []
+        for block in lasting:
+            if covered and covered[-1][1] + 1 >= block.first_seq:
+                covered[-1] = (covered[-1][0], max(covered[-1][1], block.last_seq))
+            else:
+                covered.append((block.first_seq, block.last_seq))
+        kept = lasting + [
+            block
+            for block in self.blocks
+            if block.spill is not None and not self._is_covered(block, covered)
+        ]
+        self.blocks = sorted(kept, key=_first_seq)
+
+    def _is_covered(self, block: ColdBlock, covered: Sequence[tuple[int, int]]) -> bool:
+        first_seq = max(block.first_seq, self.base_seq)
+        place = bisect_right(covered, first_seq, key=_start) - 1
+        return place >= 0 and covered[place][1] >= block.last_seq
 
     def count_between(self, first_seq: int, last_seq: int) -> int:
         """How many live records are in a range of seqs."""
@@ -220,6 +405,10 @@ class ColdRow:
         gone = bisect_left(self._runs, base_seq, key=_last_seq)
         del self._runs[:gone], self._firsts[:gone]
         self.base_seq = max(self.base_seq, base_seq)
+        gone = 0
+        while gone < len(self.blocks) and self.blocks[gone].last_seq < base_seq:
+            gone += 1
+        del self.blocks[:gone]
 
     def last_before(self, ts_ms: int) -> int | None:
         """The last live seq older than a time, or None."""
@@ -305,3 +494,18 @@ def _first_ms(run: PackedRun) -> int:
 
 def _last_seq(run: PackedRun) -> int:
     return run.last_seq
+
+
+def _first_seq(block: ColdBlock) -> int:
+    return block.first_seq
+
+
+def _start(span: tuple[int, int]) -> int:
+    return span[0]
+
+
+def _loaded(block: ColdBlock) -> list[RawRecord | None]:
+    if block.records is None:
+        raise NotLoaded(block)
+    block.touched = True
+    return block.records

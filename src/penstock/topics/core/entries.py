@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from penstock.protocol.config import TopicConfig
 from penstock.topics.core.batch import Batch
-from penstock.topics.core.leases import Lease
+from penstock.topics.core.leases import JobLease
 from penstock.topics.core.predicate import Predicate
 
 
@@ -34,7 +34,7 @@ class Dropped(Struct, frozen=True, array_like=True, tag="d"):
     topic: str
 
 
-class Feed(NamedTuple):
+class FeedMark(NamedTuple):
     """A router's position in its source, carried by the entry that appends its copies.
 
     `trimmed` counts seqs that were evicted from the source before the router reached them.
@@ -56,7 +56,7 @@ class Appended(Struct, frozen=True, array_like=True, tag="a"):
     now_ms: int
     batch: Batch
     key: str | None = None
-    feed: Feed | None = None
+    feed: FeedMark | None = None
 
     @property
     def seqs(self) -> int:
@@ -104,7 +104,7 @@ class Skipped(Struct, frozen=True, array_like=True, tag="s"):
 TopicEntry = Appended | Deleted | Configured | Advanced | Skipped
 
 
-class Claimed(Struct, frozen=True, array_like=True, tag="l"):
+class JobsClaimed(Struct, frozen=True, array_like=True, tag="l"):
     """Entry: jobs were leased; jobs in `dead`, delivered too often, became dead letters.
 
     The dead letters must be logged before this entry or with it. If their topic refuses them, apply
@@ -113,15 +113,15 @@ class Claimed(Struct, frozen=True, array_like=True, tag="l"):
 
     topic: str
     now_ms: int
-    leases: tuple[Lease, ...]
+    leases: tuple[JobLease, ...]
     dead: tuple[int, ...] = ()
 
-    def without_dead_letters(self) -> Claimed:
+    def without_dead_letters(self) -> JobsClaimed:
         """The same claim, with the jobs in `dead` left in the queue."""
         return replace(self, dead=())
 
 
-class Acked(Struct, frozen=True, array_like=True, tag="k"):
+class JobsAcked(Struct, frozen=True, array_like=True, tag="k"):
     """Entry: jobs were finished and are deleted."""
 
     topic: str
@@ -129,7 +129,7 @@ class Acked(Struct, frozen=True, array_like=True, tag="k"):
     seqs: tuple[int, ...]
 
 
-class Nacked(Struct, frozen=True, array_like=True, tag="n"):
+class JobsNacked(Struct, frozen=True, array_like=True, tag="n"):
     """Entry: jobs were returned, available again from a given time.
 
     `unseen`: they never reached a client, so their claim does not count as a delivery.
@@ -142,7 +142,7 @@ class Nacked(Struct, frozen=True, array_like=True, tag="n"):
     unseen: bool = False
 
 
-class Extended(Struct, frozen=True, array_like=True, tag="e"):
+class JobsExtended(Struct, frozen=True, array_like=True, tag="e"):
     """Entry: leases got a new deadline."""
 
     topic: str
@@ -151,10 +151,10 @@ class Extended(Struct, frozen=True, array_like=True, tag="e"):
     deadline_ms: int
 
 
-QueueEntry = Claimed | Acked | Nacked | Extended
+QueueEntry = JobsClaimed | JobsAcked | JobsNacked | JobsExtended
 
 
-class Committed(Struct, frozen=True, array_like=True, tag="m"):
+class SpaceCommitted(Struct, frozen=True, array_like=True, tag="m"):
     """Entry: a commit took effect in a space. Its one record contains what it wrote.
 
     `digest` is the hash of the whole request, used to recognise a retry.

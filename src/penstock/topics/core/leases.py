@@ -8,21 +8,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from msgspec import Raw
 from msgspec.structs import replace
 
-from penstock.protocol.errors import BatchTooLarge, InvalidRequest
-from penstock.protocol.limits import TopicLimits, clamp_lease_ms
-from penstock.protocol.values import check_text, parse_u64
-from penstock.topics.core.record import Record, splice_meta, without_members
+from penstock.protocol.errors import InvalidRequest
+from penstock.topics.core.record import RawRecord, splice_meta, without_members
 
-DELAY_MS_MAX: Final = 86_400_000
 _TOKEN: Final = re.compile(r"lease_([0-9a-fA-F]{1,64})")
 
 
-class Lease(NamedTuple):
+class JobLease(NamedTuple):
     """A job held by a client. Ends when the time is past `deadline_ms`.
 
     `request` is the index of the request it answers among those served together.
@@ -56,63 +53,18 @@ class Settle(NamedTuple):
         return zip(self.seqs, self.fences or (None,) * len(self.seqs), strict=True)
 
 
-def parse_claim(body: dict[str, Any], limits: TopicLimits) -> ClaimRequest:
-    """Parse a claim, with defaults and clamps."""
-    node = parse_node(body, limits)
-    jobs_max = parse_u64("max", body.get("max", 0)) or 1
-    wanted_ms = body.get("lease_ms")
-    lease_ms = 0 if wanted_ms is None else clamp_lease_ms(parse_u64("lease_ms", wanted_ms))
-    return ClaimRequest(node, min(jobs_max, limits.claim_max), lease_ms)
-
-
-def parse_settle(body: dict[str, Any], limits: TopicLimits) -> Settle:
-    """Parse the common part of ack, nack and extend: tokens first, then node, then lengths."""
-    tokens = body.get("lease_ids")
-    fences = None if tokens is None else tuple(map(parse_token, _array("lease_ids", tokens)))
-    node = parse_node(body, limits)
-    seqs = tuple(parse_u64("seqs", seq) for seq in _array("seqs", body.get("seqs")))
-    if len(seqs) > limits.seqs_max:
-        raise BatchTooLarge(
-            f"expected at most {limits.seqs_max} seqs, found {len(seqs)}",
-            seqs=len(seqs),
-            max=limits.seqs_max,
-        )
-    if fences is not None and len(fences) != len(seqs):
-        raise InvalidRequest(
-            f"expected as many lease_ids as seqs, found {len(fences)} and {len(seqs)}"
-        )
-    return Settle(node, seqs, fences)
-
-
-def parse_delay_ms(body: dict[str, Any]) -> int:
-    """How long a returned job is delayed: not at all by default, at most a day."""
-    return min(parse_u64("delay_ms", body.get("delay_ms", 0)), DELAY_MS_MAX)
-
-
-def parse_lease_ms(body: dict[str, Any]) -> int:
-    """How long an extended lease lasts from now; required."""
-    return clamp_lease_ms(parse_u64("lease_ms", body.get("lease_ms")))
-
-
-def parse_node(body: dict[str, Any], limits: TopicLimits) -> str:
-    """The name of the claiming client: any text, but required."""
-    node = body.get("node")
-    if not isinstance(node, str) or not node:
-        raise InvalidRequest(f"expected a node, found {node!r}")
-    check_text("node", node, limits.node_bytes_max)
-    return node
-
-
-def parse_token(token: Any) -> int | None:
+def parse_token(token: str) -> int | None:
     """The fence in a lease token; None for the empty token, which requests no check.
 
     Any number is valid, in any spelling: a number that no lease has is stale, not malformed.
     """
     if token == "":
         return None
-    match = _TOKEN.fullmatch(token) if isinstance(token, str) else None
+    match = _TOKEN.fullmatch(token)
     if match is None:
-        raise InvalidRequest(f"expected a lease token or an empty string, found {token!r}")
+        raise InvalidRequest(
+            f"malformed lease token {token!r}: send the one that the claim returned"
+        )
     return int(match[1], 16)
 
 
@@ -121,7 +73,7 @@ def lease_token(fence: int) -> str:
     return f"lease_{fence:016x}"
 
 
-def dead_letter(record: Record, topic: str, seq: int, deliveries: int) -> Record:
+def dead_letter(record: RawRecord, topic: str, seq: int, deliveries: int) -> RawRecord:
     """A job as a dead letter: unchanged, with its origin added to its meta.
 
     The origin replaces that of an earlier dead letter.
@@ -155,9 +107,3 @@ class ClaimWindow:
             return ()
         requests, self._requests, self.closes_ms = self._requests, [], None
         return requests
-
-
-def _array(key: str, value: Any) -> list[Any]:
-    if not isinstance(value, list):
-        raise InvalidRequest(f"expected {key} to be an array, found {value!r}")
-    return value

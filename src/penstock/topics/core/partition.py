@@ -1,10 +1,10 @@
 """Every topic, queue and space of one partition, and the commands that span several of them.
 
-`decide_*` turns a command into a `Change`: entries that are logged together or not at all. Or it
-refuses the command and changes nothing. The writer `stage`s a change when it submits it to the log,
-and `apply`s its entries in the same order once they are durable; readers see only what is applied.
-After a restart the logged entries are applied again. `_BY_KIND` maps each kind of entry to its
-handlers.
+`decide_*` turns a command into a `DecidedChange`: entries that are logged together or not at all.
+Or it refuses the command and changes nothing. The writer `stage`s a change when it submits it to
+the log, and `apply`s its entries in the same order once they are durable; readers see only what is
+applied. After a restart the logged entries are applied again. `_BY_KIND` maps each kind of entry to
+its handlers.
 
 Commands that create, change or remove topics and routers are decided while nothing is staged; this
 does not apply to writes that create their topic. A router is in its destination's partition.
@@ -17,47 +17,54 @@ from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
-from penstock.commits.model import Commit
-from penstock.commits.sessions import Answer
+from penstock.commits.sessions import CommitAnswer
+from penstock.protocol.commits import Commit
 from penstock.protocol.config import TopicConfig, check_change, parse_config
 from penstock.protocol.errors import IsASpace, NotAQueue, NotASpace, TopicNotEmpty, TopicNotFound
 from penstock.protocol.limits import TopicLimits
 from penstock.protocol.values import check_topic_name
-from penstock.topics.core.batch import Batch, Write
+from penstock.topics.core.batch import Batch, WriteRequest
 from penstock.topics.core.entries import (
-    Acked,
     Advanced,
     Appended,
-    Claimed,
-    Committed,
     Configured,
     Created,
     Deleted,
     Dropped,
-    Extended,
-    Nacked,
+    JobsAcked,
+    JobsClaimed,
+    JobsExtended,
+    JobsNacked,
     QueueEntry,
     Skipped,
+    SpaceCommitted,
     TopicEntry,
 )
-from penstock.topics.core.forward import Step, step
 from penstock.topics.core.leases import ClaimRequest
 from penstock.topics.core.predicate import Predicate
 from penstock.topics.core.queue import Queue, QueueState
-from penstock.topics.core.read import Diff, ReadRequest, read
+from penstock.topics.core.read import DiffPage, ReadRequest, read
 from penstock.topics.core.registry import Registry
-from penstock.topics.core.router import Router, RouterConfig, RouterEntry, RouterPut, RouterRemoved
-from penstock.topics.core.space import CONFIG, Rule, TopicSpace
-from penstock.topics.core.space_state import SpaceState, restored, state_of
-from penstock.topics.core.topic import Topic, TopicState, Written, check_selector
+from penstock.topics.core.router import (
+    Router,
+    RouterConfig,
+    RouterEntry,
+    RouterRemoved,
+    RouterStep,
+    RouterStored,
+    decide_step,
+)
+from penstock.topics.core.space import CONFIG, Rule, SpaceState, TopicSpace, restored, state_of
+from penstock.topics.core.topic import AppendResult, Topic, check_selector
+from penstock.topics.core.topic_state import TopicSnapshot
 
-Entry = Created | Dropped | TopicEntry | QueueEntry | RouterEntry | Committed
+Entry = Created | Dropped | TopicEntry | QueueEntry | RouterEntry | SpaceCommitted
 
 RESERVE_SEQS: Final = 1_024
 """How many seqs one entry reserves for records kept only in memory."""
 
 
-class Change(NamedTuple):
+class DecidedChange(NamedTuple):
     """A decided command: all of `entries` take effect, once `to_log` is in the log."""
 
     entries: tuple[Entry, ...]
@@ -68,7 +75,7 @@ class PartitionState(NamedTuple):
     """A partition as plain values: equal states behave identically."""
 
     epoch: int
-    topics: tuple[TopicState, ...]
+    topics: tuple[TopicSnapshot, ...]
     queues: tuple[tuple[str, QueueState], ...]
     routers: tuple[Router, ...]
     spaces: tuple[tuple[str, SpaceState], ...] = ()
@@ -111,7 +118,7 @@ class Partition:
             raise NotASpace(name, topic.config.type)
         return self.spaces[name]
 
-    def read(self, name: str, request: ReadRequest, now_ms: int) -> Diff:
+    def read(self, name: str, request: ReadRequest, now_ms: int) -> DiffPage:
         """One page of committed records."""
         topic = self.topic(name)
         diff = read(topic, request, now_ms, self.limits)
@@ -120,7 +127,7 @@ class Partition:
 
     # Decisions
 
-    def decide_config(self, name: str, body: dict[str, Any], now_ms: int) -> Change:
+    def decide_config(self, name: str, body: dict[str, Any], now_ms: int) -> DecidedChange:
         """Create a topic, or change the named keys of one; no entries if nothing changes."""
         changes = parse_config(body)
         topic = self.topics.get(name)
@@ -135,7 +142,7 @@ class Partition:
             return _change(Advanced(name, topic.head_seq, evicted_seq), configured)
         return _change(configured)
 
-    def decide_drop(self, name: str, now_ms: int, *, if_empty: bool = False) -> Change:
+    def decide_drop(self, name: str, now_ms: int, *, if_empty: bool = False) -> DecidedChange:
         """Remove a topic and the routers into it; no entries if the topic does not exist.
 
         Routers out of it are in their destinations' partitions and must be removed first.
@@ -155,7 +162,9 @@ class Partition:
             if if_empty and topic.count:
                 raise TopicNotEmpty(name, topic.count)
 
-    def decide_write(self, name: str, write: Write, now_ms: int) -> Change | Written:
+    def decide_write(
+        self, name: str, write: WriteRequest, now_ms: int
+    ) -> DecidedChange | AppendResult:
         """Append a batch, creating its topic if needed; or the answer of the write it repeats."""
         topic = self.topics.get(name) or self._creating.get(name)
         if topic is None:
@@ -165,7 +174,7 @@ class Partition:
 
     def decide_commit(
         self, name: str, commit: Commit, now_ms: int, rule: Rule | None = None
-    ) -> Change | Answer:
+    ) -> DecidedChange | CommitAnswer:
         """Decide a commit, creating its space if needed; or the answer of the one it repeats."""
         space = self.spaces.get(name) or self._creating_spaces.get(name)
         before: tuple[Created, ...] = ()
@@ -176,7 +185,7 @@ class Partition:
                 topic = _new_topic(before[0])
             space = TopicSpace(topic, self.limits)
         decided = space.decide(commit, now_ms, rule)
-        if isinstance(decided, Answer):
+        if isinstance(decided, CommitAnswer):
             return decided
         if self._has_quota:
             self.registry.check_total(decided.batch.size_bytes, now_ms)
@@ -189,14 +198,14 @@ class Partition:
         *,
         before_seq: int | None = None,
         match: Predicate | None = None,
-    ) -> Change:
+    ) -> DecidedChange:
         """Delete records by prefix, by tag, or by both at once."""
         check_selector(before_seq, match)
         return _change(self.topic(name).decide_delete(now_ms, before_seq=before_seq, match=match))
 
     def decide_router(
         self, config: RouterConfig, now_ms: int, *, create_dest: bool = True
-    ) -> Change:
+    ) -> DecidedChange:
         """Create a router into a topic of this partition, or change an existing one.
 
         Its source must exist; its destination is created if needed.
@@ -218,50 +227,50 @@ class Partition:
         if config.dest not in self.topics and not create_dest:
             raise TopicNotFound(config.dest)
 
-    def decide_router_removal(self, name: str) -> Change:
+    def decide_router_removal(self, name: str) -> DecidedChange:
         """Remove a router; no entries if it does not exist."""
         removed = self.routers.decide_removal(name)
         return _change() if removed is None else _change(removed)
 
-    def decide_step(self, router: str, now_ms: int) -> Step:
+    def decide_step(self, router: str, now_ms: int) -> RouterStep:
         """Decide the next step of a router; submit `change_of` its entry."""
         found = self.routers.get(router)
         source = self.registry.topics.get(found.config.source)
         if source is None or source.epoch != found.source_epoch:
             raise TopicNotFound(found.config.source)
-        decided = step(found, source, self.topic(found.config.dest), now_ms, self.limits)
+        decided = decide_step(found, source, self.topic(found.config.dest), now_ms, self.limits)
         self.registry.recount(source)
         return decided
 
     def decide_claim(
         self, name: str, requests: Sequence[ClaimRequest], now_ms: int, token: int
-    ) -> Change:
+    ) -> DecidedChange:
         """Lease jobs. Dead letters are decided separately: see `decide_dead_letters`."""
         return self.change_of(self.queue(name).decide_claim(requests, now_ms, token))
 
     def decide_dead_letters(
         self, name: str, letters: Batch, now_ms: int, *, key: str | None = None
-    ) -> Change:
+    ) -> DecidedChange:
         """Append dead letters to their topic in this partition, creating it if needed."""
         topic = self.topics.get(name) or self._creating.get(name)
-        write = Write(letters, key)
+        write = WriteRequest(letters, key)
         if topic is None:
             created = self._create(name, TopicConfig(), now_ms)
             decided = self._decide_append(_new_topic(created), write, now_ms, created)
         else:
             decided = self._decide_append(topic, write, now_ms)
-        return _change() if isinstance(decided, Written) else decided
+        return _change() if isinstance(decided, AppendResult) else decided
 
-    def change_of(self, entry: Appended | QueueEntry) -> Change:
+    def change_of(self, entry: Appended | QueueEntry) -> DecidedChange:
         """The change for one entry of a topic or queue, with the part that must be logged."""
         if isinstance(entry, Appended):
             return self._with_log(self.topics[entry.topic], entry)
         logged = self.queue(entry.topic).to_log(entry)
-        return Change((entry,), (logged,) if logged else ())
+        return DecidedChange((entry,), (logged,) if logged else ())
 
     # Changes
 
-    def stage(self, change: Change) -> None:
+    def stage(self, change: DecidedChange) -> None:
         """Count on a change that was submitted to the log in later decisions."""
         for entry in change.entries:
             if type(entry) is Appended:  # nearly always; 0.9 of the time by the table
@@ -269,7 +278,7 @@ class Partition:
             else:
                 _BY_KIND[type(entry)].stage(self, entry)
 
-    def apply(self, entry: Entry) -> Written | Answer | int:
+    def apply(self, entry: Entry) -> AppendResult | CommitAnswer | int:
         """Apply the next durable entry, staged or not: in replay nothing is staged.
 
         Returns the answer to a write or commit; for others, how many things it changed.
@@ -278,7 +287,7 @@ class Partition:
             return self._apply_appended(entry)
         return _BY_KIND[type(entry)].apply(self, entry)
 
-    def apply_all(self, entries: Iterable[Entry]) -> list[Written | Answer | int]:
+    def apply_all(self, entries: Iterable[Entry]) -> list[AppendResult | CommitAnswer | int]:
         """Apply entries in order; return one answer for each."""
         return [self.apply(entry) for entry in entries]
 
@@ -372,18 +381,18 @@ class Partition:
         self.registry.staged_bytes += more_bytes
 
     def _decide_append(
-        self, topic: Topic, write: Write, now_ms: int, *before: Entry
-    ) -> Change | Written:
+        self, topic: Topic, write: WriteRequest, now_ms: int, *before: Entry
+    ) -> DecidedChange | AppendResult:
         appended = topic.decide_append(write.batch, now_ms, key=write.key)
         if topic.config.ttl_ms:
             self.registry.recount(topic)
-        if isinstance(appended, Written):
+        if isinstance(appended, AppendResult):
             return appended
         if self._has_quota:
             self.registry.check_total(write.batch.size_bytes, now_ms)
         return self._with_log(topic, appended, *before)
 
-    def _with_log(self, topic: Topic, appended: Appended, *before: Entry) -> Change:
+    def _with_log(self, topic: Topic, appended: Appended, *before: Entry) -> DecidedChange:
         """The change of an append: for records kept only in memory, just their seqs are logged."""
         evicted_seq = topic.shed_seq(topic.config, appended.batch.size_bytes)
         if topic.config.durability != "ephemeral":
@@ -400,7 +409,7 @@ class Partition:
         if appended.feed is not None:  # else its router would copy them again
             feed = appended.feed._replace(unlogged=appended.batch.count)
             to_log.append(replace(appended, batch=Batch.of([]), feed=feed))
-        return Change((*entries, appended), tuple(to_log))
+        return DecidedChange((*entries, appended), tuple(to_log))
 
     # By kind of entry: see `_BY_KIND`
 
@@ -410,7 +419,7 @@ class Partition:
         if self._has_quota:
             self._count_staged(entry.batch.size_bytes)
 
-    def _apply_appended(self, entry: Appended) -> Written:
+    def _apply_appended(self, entry: Appended) -> AppendResult:
         if self._staged_bytes:
             self._count_staged(-entry.batch.size_bytes)
         topic = self.topics[entry.topic]
@@ -420,12 +429,12 @@ class Partition:
         self.registry.totals.recount(topic)
         return answer
 
-    def _stage_committed(self, entry: Committed) -> None:
+    def _stage_committed(self, entry: SpaceCommitted) -> None:
         (self.spaces.get(entry.topic) or self._creating_spaces[entry.topic]).stage(entry)
         if self._has_quota:
             self._count_staged(entry.batch.size_bytes)
 
-    def _apply_committed(self, entry: Committed) -> Answer:
+    def _apply_committed(self, entry: SpaceCommitted) -> CommitAnswer:
         if self._staged_bytes:
             self._count_staged(-entry.batch.size_bytes)
         space = self.spaces[entry.topic]
@@ -436,7 +445,7 @@ class Partition:
     def _stage_configured(self, entry: Configured) -> None:
         self.topics[entry.topic].stage(entry)
 
-    def _apply_in_topic(self, entry: TopicEntry) -> Written | int:
+    def _apply_in_topic(self, entry: TopicEntry) -> AppendResult | int:
         topic = self.topics[entry.topic]
         answer = topic.apply(entry)
         self.registry.recount(topic)
@@ -455,7 +464,7 @@ class Partition:
         is_changed = self.routers.apply(entry)
         router, dest = (
             (entry.config.name, entry.config.dest)
-            if isinstance(entry, RouterPut)
+            if isinstance(entry, RouterStored)
             else (entry.router, entry.dest)
         )
         if dest in self.topics and (is_changed or isinstance(entry, RouterRemoved)):
@@ -489,7 +498,7 @@ class Partition:
         self.registry.remove(entry.topic)
         return 1
 
-    def _create_for(self, name: str, write: Write, now_ms: int) -> Created:
+    def _create_for(self, name: str, write: WriteRequest, now_ms: int) -> Created:
         """Create the topic for a write, unless the write requires it to exist."""
         changes = parse_config(write.config or {})
         if write.create is False or not changes.get("auto_create", True):
@@ -504,8 +513,8 @@ class Partition:
         return Created(name, now_ms, self.registry.next_epoch(), config)
 
 
-def _change(*entries: Entry) -> Change:
-    return Change(entries, entries)
+def _change(*entries: Entry) -> DecidedChange:
+    return DecidedChange(entries, entries)
 
 
 def _new_topic(entry: Created) -> Topic:
@@ -516,7 +525,7 @@ class _Handlers(NamedTuple):
     """How to stage and apply one kind of entry."""
 
     stage: Callable[[Partition, Any], None]
-    apply: Callable[[Partition, Any], Written | Answer | int]
+    apply: Callable[[Partition, Any], AppendResult | CommitAnswer | int]
 
 
 def _stage_nothing(_partition: Partition, _entry: Entry) -> None:
@@ -527,15 +536,17 @@ _BY_KIND: Final[dict[type, _Handlers]] = {
     Created: _Handlers(Partition._stage_created, Partition._apply_created),
     Dropped: _Handlers(_stage_nothing, Partition._apply_dropped),
     Appended: _Handlers(Partition._stage_appended, Partition._apply_appended),
-    Committed: _Handlers(Partition._stage_committed, Partition._apply_committed),
+    SpaceCommitted: _Handlers(Partition._stage_committed, Partition._apply_committed),
     Configured: _Handlers(Partition._stage_configured, Partition._apply_in_topic),
     **dict.fromkeys(
         (Deleted, Advanced, Skipped), _Handlers(_stage_nothing, Partition._apply_in_topic)
     ),
     **dict.fromkeys(
-        (Claimed, Acked, Nacked, Extended),
+        (JobsClaimed, JobsAcked, JobsNacked, JobsExtended),
         _Handlers(Partition._stage_in_queue, Partition._apply_in_queue),
     ),
-    **dict.fromkeys((RouterPut, RouterRemoved), _Handlers(_stage_nothing, Partition._apply_router)),
+    **dict.fromkeys(
+        (RouterStored, RouterRemoved), _Handlers(_stage_nothing, Partition._apply_router)
+    ),
 }
 """The only table of entries: which part of a partition handles which kind."""

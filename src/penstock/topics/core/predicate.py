@@ -42,18 +42,18 @@ def parse_predicate(value: Any) -> Predicate:
         case ["tag", "Glob", str() as text]:
             return _glob(text)
     raise InvalidRequest(
-        'expected a predicate such as ["tag","Eq","a"], ["tag","Glob","a*"] or "a*", '
-        f"found {value!r}"
+        f"malformed predicate {value!r}: "
+        'give one such as ["tag","Eq","a"], ["tag","Glob","a*"] or "a*"'
     )
 
 
 def _glob(text: str) -> Predicate:
     if not text or text.find("*") != len(text) - 1:
-        raise InvalidRequest(f"expected one * at the end of the pattern, found {text!r}")
+        raise InvalidRequest(f"malformed pattern {text!r}: * is allowed once, at the end")
     return Predicate(text[:-1], prefix=True)
 
 
 def _literal(text: str) -> Predicate:
     if "*" in text:
-        raise InvalidRequest(f"expected one * at the end of the pattern, found {text!r}")
+        raise InvalidRequest(f"malformed pattern {text!r}: * is allowed once, at the end")
     return Predicate(text, prefix=False)

@@ -3,7 +3,7 @@
 Every job is in exactly one place: fresh, leased, delayed, returned, settling, or gone. A staged
 entry reserves its jobs, so that no two claims get the same job. The jobs it finishes are deleted
 once it is logged, and restored if it is abandoned. Where leases need not survive a restart, only
-`Acked` and dead letters are logged, and replay finds every other job fresh. Jobs return by time
+`JobsAcked` and dead letters are logged, and replay finds every other job fresh. Jobs return by time
 alone, so the state is a function of the entries and the time last seen.
 """
 
@@ -21,9 +21,15 @@ from msgspec.structs import replace
 from penstock.kernel.units import MIB
 from penstock.protocol.errors import NotAQueue
 from penstock.topics.core.batch import Batch
-from penstock.topics.core.entries import Acked, Claimed, Extended, Nacked, QueueEntry
-from penstock.topics.core.leases import ClaimRequest, Lease, Settle, dead_letter
-from penstock.topics.core.record import Record
+from penstock.topics.core.entries import (
+    JobsAcked,
+    JobsClaimed,
+    JobsExtended,
+    JobsNacked,
+    QueueEntry,
+)
+from penstock.topics.core.leases import ClaimRequest, JobLease, Settle, dead_letter
+from penstock.topics.core.record import RawRecord
 from penstock.topics.core.topic import Topic
 
 DEAD_LETTERS_MAX: Final = 1_000
@@ -40,7 +46,7 @@ _OUT_OF_DATE_MAX: Final = 64
 """How many stale deadlines the heap may have beyond the number of leases."""
 
 
-class QueueCounts(NamedTuple):
+class JobCounts(NamedTuple):
     """The counts of a queue. `ready` is everything live that is neither leased nor delayed."""
 
     ready: int
@@ -52,7 +58,7 @@ class QueueState(NamedTuple):
     """A queue's leases as plain values; its jobs are in its topic's state."""
 
     fresh_seq: int
-    leases: tuple[Lease, ...]
+    leases: tuple[JobLease, ...]
     delayed: tuple[tuple[int, int], ...]
     returned: tuple[int, ...]
     deliveries: tuple[tuple[int, int], ...]
@@ -66,7 +72,7 @@ class _Before(NamedTuple):
     """
 
     seq: int
-    lease: Lease | None
+    lease: JobLease | None
     deliveries: int
 
 
@@ -86,7 +92,7 @@ class Queue:
         self.topic = topic
         self.dead_lettered = 0
         self._fresh_seq = 1  # every live seq below was claimed at least once
-        self._leases: dict[int, Lease] = {}
+        self._leases: dict[int, JobLease] = {}
         self._delayed: dict[int, int] = {}  # seq -> when it is due
         self._settling: set[int] = set()  # finished by a staged entry
         self._staged: deque[_Staged] = deque()  # one for each staged entry, oldest first
@@ -104,12 +110,12 @@ class Queue:
         """Lease none of these jobs until the next start: their records cannot be read."""
         self._unreadable.append(range(first_seq, last_seq + 1))
 
-    def counts(self, now_ms: int) -> QueueCounts:
+    def counts(self, now_ms: int) -> JobCounts:
         """The counts of the queue now."""
         self.sweep(now_ms)
         in_flight = len(self._leases)
         ready = self.topic.count - in_flight - len(self._delayed) - len(self._settling)
-        return QueueCounts(ready, in_flight, self.dead_lettered)
+        return JobCounts(ready, in_flight, self.dead_lettered)
 
     @property
     def in_flight(self) -> int:
@@ -121,7 +127,7 @@ class Queue:
         if self.topic.totals is not None:
             self.topic.totals.recount_leases(self)
 
-    def lease_of(self, seq: int) -> Lease | None:
+    def lease_of(self, seq: int) -> JobLease | None:
         """The lease on a job."""
         return self._leases.get(seq)
 
@@ -151,7 +157,9 @@ class Queue:
 
     # Decisions
 
-    def decide_claim(self, requests: Sequence[ClaimRequest], now_ms: int, token: int) -> Claimed:
+    def decide_claim(
+        self, requests: Sequence[ClaimRequest], now_ms: int, token: int
+    ) -> JobsClaimed:
         """Decide which claimer gets which job: returned jobs first, then fresh, lowest seq first.
 
         Several claimers are served round robin, one job each, with the first one's lease. `token`
@@ -163,7 +171,7 @@ class Queue:
         config = self.topic.config
         deadline_ms = now_ms + (requests[0].lease_ms or config.lease_ms)
         turns = _turns(requests)
-        leases: list[Lease] = []
+        leases: list[JobLease] = []
         dead: list[int] = []
         room, dead_room = CLAIMED_BYTES_MAX, DEAD_LETTER_BYTES_MAX
         turn, passed = next(turns, None), 0
@@ -174,7 +182,7 @@ class Queue:
             if config.dead_letter is not None and 0 < config.max_deliveries < deliveries:
                 if len(dead) < DEAD_LETTERS_MAX and dead_room > 0:
                     dead.append(seq)
-                    dead_room -= self.topic.bytes_of(seq)
+                    dead_room -= self.topic.row.bytes_of(seq)
                 elif passed == PASSED_MAX:
                     self._resume_seq = seq
                     break
@@ -183,52 +191,52 @@ class Queue:
                     if seq < resume_seq:
                         waiting = self._waiting(resume_seq)
                 continue
-            room -= self.topic.bytes_of(seq)
+            room -= self.topic.row.bytes_of(seq)
             if room < 0 and len(leases) >= len(requests):
                 break
             fence = (token + len(leases)) % 2**64
-            leases.append(Lease(seq, requests[turn].node, fence, deadline_ms, deliveries, turn))
+            leases.append(JobLease(seq, requests[turn].node, fence, deadline_ms, deliveries, turn))
             turn = next(turns, None)
-        return Claimed(self.topic.name, now_ms, tuple(leases), tuple(dead))
+        return JobsClaimed(self.topic.name, now_ms, tuple(leases), tuple(dead))
 
-    def letters(self, claimed: Claimed) -> Batch:
+    def letters(self, claimed: JobsClaimed) -> Batch:
         """The dead letters of a claim."""
         return Batch.of([self._dead_letter(seq) for seq in claimed.dead])
 
-    def decide_ack(self, settle: Settle, now_ms: int) -> tuple[Acked, list[int]]:
+    def decide_ack(self, settle: Settle, now_ms: int) -> tuple[JobsAcked, list[int]]:
         """Decide which jobs are finished; also return the seqs that the node does not hold."""
         now_ms = self.sweep(now_ms)
         held, skipped = self._held(settle)
-        return Acked(self.topic.name, now_ms, held), skipped
+        return JobsAcked(self.topic.name, now_ms, held), skipped
 
     def decide_nack(
         self, settle: Settle, now_ms: int, delay_ms: int, *, unseen: bool = False
-    ) -> tuple[Nacked, list[int]]:
+    ) -> tuple[JobsNacked, list[int]]:
         """Decide which jobs are returned; also return the seqs that the node does not hold."""
         now_ms = self.sweep(now_ms)
         held, skipped = self._held(settle)
-        return Nacked(self.topic.name, now_ms, held, now_ms + delay_ms, unseen), skipped
+        return JobsNacked(self.topic.name, now_ms, held, now_ms + delay_ms, unseen), skipped
 
     def decide_extend(
         self, settle: Settle, now_ms: int, lease_ms: int
-    ) -> tuple[Extended, list[int]]:
+    ) -> tuple[JobsExtended, list[int]]:
         """Decide which leases restart now; also return the seqs that the node does not hold."""
         now_ms = self.sweep(now_ms)
         held, skipped = self._held(settle)
-        return Extended(self.topic.name, now_ms, held, now_ms + lease_ms), skipped
+        return JobsExtended(self.topic.name, now_ms, held, now_ms + lease_ms), skipped
 
     def to_log(self, entry: QueueEntry) -> QueueEntry | None:
         """The part of an entry that must be logged before the caller is answered, or None.
 
         Leases that need not survive are not logged; finished jobs always are.
         """
-        if isinstance(entry, Claimed):
+        if isinstance(entry, JobsClaimed):
             if entry.dead and not self.topic.config.leases_durable:
                 return replace(entry, leases=())
             is_empty = not (entry.leases or entry.dead)
         else:
             is_empty = not entry.seqs
-        is_wanted = self.topic.config.leases_durable or isinstance(entry, Acked)
+        is_wanted = self.topic.config.leases_durable or isinstance(entry, JobsAcked)
         return entry if is_wanted and not is_empty else None
 
     # Changes
@@ -239,17 +247,17 @@ class Queue:
         moved: list[_Before] = []
         self._staged.append(_Staged(self._fresh_seq, moved))
         match entry:
-            case Claimed():
+            case JobsClaimed():
                 for seq in entry.dead:
                     self._reserve(seq, moved)
                 for lease in entry.leases:
                     self._claim(lease, moved)
-            case Acked():
+            case JobsAcked():
                 for seq in entry.seqs:
                     self._reserve(seq, moved)
-            case Nacked():
+            case JobsNacked():
                 self._nack(entry, moved)
-            case Extended():
+            case JobsExtended():
                 self._extend(entry, moved)
         self.recount()
 
@@ -262,9 +270,9 @@ class Queue:
             self.stage(entry)
         self._staged.popleft()
         finished: tuple[int, ...] = ()
-        if isinstance(entry, Acked):
+        if isinstance(entry, JobsAcked):
             finished = entry.seqs
-        elif isinstance(entry, Claimed):
+        elif isinstance(entry, JobsClaimed):
             finished = entry.dead
             self.dead_lettered += len(finished)
         for seq in finished:
@@ -318,7 +326,7 @@ class Queue:
         queue.recount()
         return queue
 
-    def _claim(self, lease: Lease, moved: list[_Before]) -> None:
+    def _claim(self, lease: JobLease, moved: list[_Before]) -> None:
         seq = lease.seq
         self._pass_fresh(seq)
         if self.topic.has(seq):
@@ -351,21 +359,21 @@ class Queue:
         else:
             insort(self._returned, seq)
 
-    def _lease(self, lease: Lease) -> None:
+    def _lease(self, lease: JobLease) -> None:
         self._leases[lease.seq] = lease
         heappush(self._deadlines, (lease.deadline_ms, lease.seq))
         if len(self._deadlines) > 2 * len(self._leases) + _OUT_OF_DATE_MAX:
             self._deadlines = [(held.deadline_ms, seq) for seq, held in self._leases.items()]
             heapify(self._deadlines)
 
-    def _extend(self, entry: Extended, moved: list[_Before]) -> None:
+    def _extend(self, entry: JobsExtended, moved: list[_Before]) -> None:
         for seq in entry.seqs:
             lease = self._leases.get(seq)
             if lease is not None:
                 moved.append(self._before(seq))
                 self._lease(lease._replace(deadline_ms=entry.deadline_ms))
 
-    def _nack(self, entry: Nacked, moved: list[_Before]) -> None:
+    def _nack(self, entry: JobsNacked, moved: list[_Before]) -> None:
         for seq in entry.seqs:
             if not self.topic.has(seq) or seq >= self._fresh_seq:
                 continue
@@ -406,13 +414,13 @@ class Queue:
     def _pass_fresh(self, seq: int) -> None:
         """Move past a seq. Fresh jobs before it, whose claims were not logged, are not lost."""
         if seq >= self._fresh_seq:
-            self._give_back([*self.topic.live_seqs(self._fresh_seq - 1, seq - 1)])
+            self._give_back([*self.topic.row.live_seqs(self._fresh_seq - 1, seq - 1)])
             self._fresh_seq = seq + 1
 
     def _waiting(self, from_seq: int = 0) -> Iterator[int]:
         """The jobs to lease, in order, from a seq on."""
         returned = islice(self._returned, bisect_left(self._returned, from_seq), None)
-        fresh = self.topic.live_seqs(self._fresh_seq - 1, self.topic.head_seq)
+        fresh = self.topic.row.live_seqs(self._fresh_seq - 1, self.topic.head_seq)
         for seq in chain(returned, fresh):
             if not (self._unreadable and any(seq in seqs for seqs in self._unreadable)):
                 yield seq
@@ -456,7 +464,7 @@ class Queue:
         self._returned = [seq for seq in self._returned if has(seq)]
         self._settling = {seq for seq in self._settling if has(seq)}
 
-    def _dead_letter(self, seq: int) -> Record:
+    def _dead_letter(self, seq: int) -> RawRecord:
         record = self.topic.get(seq)
         assert record is not None, "only live jobs wait"
         return dead_letter(record, self.topic.name, seq, self._deliveries[seq])

@@ -6,17 +6,14 @@ records; the reader has everything exactly when it equals the head.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from penstock.protocol.errors import InvalidRequest
-from penstock.protocol.limits import WAIT_MS_MAX, TopicLimits
-from penstock.protocol.values import parse_bool, parse_u64
-from penstock.topics.core.predicate import Predicate, parse_predicate
-from penstock.topics.core.record import size_of
+from penstock.protocol.limits import TopicLimits
+from penstock.topics.core.predicate import Predicate
+from penstock.topics.core.record import Found, size_of
 from penstock.topics.core.record_row import Slot
-from penstock.topics.core.shown import Found
-from penstock.topics.core.topic import Floors, Topic
+from penstock.topics.core.topic import Topic
+from penstock.topics.core.topic_state import Floors
 
 _U32_MAX: Final = 2**32 - 1
 _NOBODY: Final[frozenset[str]] = frozenset()
@@ -37,7 +34,7 @@ class ReadRequest(NamedTuple):
     tag: Predicate | None = None
 
 
-class Tombstone(NamedTuple):
+class LostSeqs(NamedTuple):
     """Seqs that a cursor can no longer get, and why. Explicit deletes leave no tombstone."""
 
     gap_from: int
@@ -48,14 +45,14 @@ class Tombstone(NamedTuple):
     head_seq: int
 
 
-class Diff(NamedTuple):
+class DiffPage(NamedTuple):
     """One page: records, tombstones and the new cursor."""
 
     found: Found
     next_from_seq: int
     head_seq: int
     earliest_seq: int
-    tombstone: Tombstone | None
+    tombstone: LostSeqs | None
     epoch: int
     records_scanned: int
     cold_segments_read: int = 0
@@ -81,40 +78,13 @@ class Diff(NamedTuple):
         return self.caught_up and not self.found.records and self.tombstone is None
 
 
-def parse_read(body: dict[str, Any], limits: TopicLimits) -> ReadRequest:
-    """Parse a read request, with defaults and clamps; a wrong type is `InvalidRequest`."""
-    limit = _field(body, "limit", _u32, 0) or limits.read_records
-    batch_bytes = _field(body, "max_batch_bytes", parse_u64, 0) or limits.read_bytes
-    return ReadRequest(
-        _field(body, "from_seq", parse_u64, 0),
-        min(limit, limits.read_records_max),
-        parse_nodes(body.get("node")),
-        _field(body, "include_tags", parse_bool, False),
-        _field(body, "include_meta", parse_bool, True),
-        min(_field(body, "wait_ms", _u32, 0), WAIT_MS_MAX),
-        min(batch_bytes, limits.read_bytes_max),
-        None if body.get("epoch") is None else parse_u64("epoch", body["epoch"]),
-        parse_predicate(body["tag"]) if body.get("tag") is not None else None,
-    )
-
-
-def parse_nodes(value: Any) -> frozenset[str]:
-    """The nodes whose own records are not sent back to them: one name, or several."""
-    if value is None:
-        return _NOBODY
-    nodes = [value] if isinstance(value, str) else value
-    if not isinstance(nodes, list) or not all(isinstance(node, str) for node in nodes):
-        raise InvalidRequest(f"expected node to be a string or an array of strings, found {value}")
-    return frozenset(nodes)
-
-
 def read(
     topic: Topic,
     request: ReadRequest,
     now_ms: int,
     limits: TopicLimits,
     upto_seq: int | None = None,
-) -> Diff:
+) -> DiffPage:
     """Read one page. Changes nothing except expiring records.
 
     At least one record is delivered even if it is over the byte budget; the cursor does not move
@@ -137,7 +107,7 @@ def read(
     if upto_seq is not None:
         upto = max(start, min(upto, upto_seq))
     found, next_from_seq = _take(topic, start, upto, nodes, request)
-    return Diff(
+    return DiffPage(
         found,
         next_from_seq,
         topic.head_seq,
@@ -148,19 +118,19 @@ def read(
     )
 
 
-def find_tombstone(topic: Topic, from_seq: int, epoch: int | None = None) -> Tombstone | None:
+def find_tombstone(topic: Topic, from_seq: int, epoch: int | None = None) -> LostSeqs | None:
     """What a cursor lost by caps, age or a trimmed source, or because the topic is another."""
     head_seq = topic.head_seq
     if from_seq > head_seq or (epoch is not None and epoch != topic.told_epoch):
         missed = max(head_seq - 1, 0) + 1
-        return Tombstone(1, head_seq, "recreated", missed, topic.earliest_seq, head_seq)
+        return LostSeqs(1, head_seq, "recreated", missed, topic.earliest_seq, head_seq)
     gap_to = max(from_seq, topic.floors.involuntary)
     if topic.holes:
         gap_to = _past_holes(topic, gap_to)
     if gap_to == from_seq:
         return None
     reason = _reason(topic.floors, from_seq + 1)
-    return Tombstone(from_seq + 1, gap_to, reason, gap_to - from_seq, gap_to + 1, head_seq)
+    return LostSeqs(from_seq + 1, gap_to, reason, gap_to - from_seq, gap_to + 1, head_seq)
 
 
 def before_hole(topic: Topic, start: int, upto: int) -> int:
@@ -174,7 +144,7 @@ def before_hole(topic: Topic, start: int, upto: int) -> int:
 def _past_holes(topic: Topic, seq: int) -> int:
     """The end of the holes at a cursor, with no record before them; else the cursor."""
     hole = topic.hole_after(seq)
-    while hole is not None and not topic.has_between(seq + 1, hole.first_seq - 1):
+    while hole is not None and not topic.row.has_between(seq + 1, hole.first_seq - 1):
         seq = hole.last_seq
         hole = topic.hole_after(seq)
     return seq
@@ -188,7 +158,7 @@ def _take(
         picked, passed = _pick(topic, start, upto, nodes, request)
         seqs, times, records = zip(*picked, strict=True) if picked else ((), (), ())
         return Found(seqs, times, records), passed
-    return topic.page(start, upto, request.limit, request.batch_bytes_max)
+    return topic.row.page(start, upto, request.limit, request.batch_bytes_max)
 
 
 def _pick(
@@ -217,14 +187,3 @@ def _reason(floors: Floors, gap_from: int) -> str:
     if by_age:
         return "ttl"
     return "cap" if by_cap else "source_trim"
-
-
-def _field(body: dict[str, Any], key: str, parse: Callable[[str, Any], Any], default: Any) -> Any:
-    return parse(key, body[key]) if key in body else default
-
-
-def _u32(key: str, value: Any) -> int:
-    number = parse_u64(key, value)
-    if number > _U32_MAX:
-        raise InvalidRequest(f"expected {key} to fit 32 bits, found {value}")
-    return number

@@ -6,8 +6,8 @@ freed in runs too, at constant cost per record. Records are kept as the original
 (`packed.py`) and decoded on read. Requests with many records get their slots in bulk, or when any
 slot is accessed: growing arrays a little at a time would copy them again and again.
 
-The oldest records may be cold: they are in a file, in blocks, and only their times, sizes and tags
-are in memory, packed (`cold_row.py`). Reading a cold record whose block is not loaded raises
+The oldest records may be cold: they are in a file, and only their times, sizes and tags are in
+memory, packed (`cold_row.py`). Reading a cold record whose block is not loaded raises
 `NotLoaded`; otherwise cold and hot records behave alike. When memory is short, records become cold
 before they are in a permanent file: until then their blocks are in a spill file.
 """
@@ -15,16 +15,20 @@ before they are in a permanent file: until then their blocks are in a spill file
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from penstock.topics.core.batch import Batch
-from penstock.topics.core.blocks import BLOCK_BYTES_MAX, BLOCK_RECORDS_MAX, Block, NotLoaded, Run
-from penstock.topics.core.cold_row import ColdRow, PackedRun
-from penstock.topics.core.packed import Item, Packed, unpack, unpacked
-from penstock.topics.core.record import Record
-from penstock.topics.core.shown import Found
+from penstock.topics.core.batch import Batch, Item, PackedRecords, unpack, unpacked
+from penstock.topics.core.cold_row import (
+    BLOCK_BYTES_MAX,
+    BLOCK_RECORDS_MAX,
+    ColdBlock,
+    ColdRow,
+    PackedRun,
+    SlotRun,
+)
+from penstock.topics.core.record import Found, RawRecord
 
 _RUN: Final = 256
 """How many slots a read takes at a time: enough to be fast, few enough to stop early."""
@@ -40,7 +44,7 @@ class Slot(NamedTuple):
 
     seq: int
     ts_ms: int
-    record: Record
+    record: RawRecord
 
 
 class RecordRow:
@@ -50,28 +54,16 @@ class RecordRow:
     """
 
     __slots__ = (
-        "_base_seq",
-        "_blocks",
-        "_cold",
-        "_first",
-        "_fresh",
-        "_fresh_count",
-        "_hot_seq",
-        "_items",
-        "_sizes",
-        "_times",
-        "count",
-        "head_seq",
-        "size_bytes",
-    )
+        "_base_seq", "_first", "_fresh", "_fresh_count", "_hot_seq", "_items", "_sizes", "_times",
+        "cold", "count", "head_seq", "size_bytes",
+    )  # fmt: skip
 
     def __init__(self, head_seq: int = 0) -> None:
         self.head_seq = head_seq  # the last seq assigned
         self._base_seq = head_seq + 1  # the seq of the first slot
         self._hot_seq = head_seq + 1  # the seq of the first slot that is not cold
         self._first = 0  # the first non-empty hot slot, or the end; 0 while cold records live
-        self._cold = ColdRow(head_seq + 1)  # times and sizes of the slots before the hot ones
-        self._blocks: list[Block] = []  # the location of their records, by first seq
+        self.cold = ColdRow(head_seq + 1)  # the slots before the hot ones
         self._items: list[Item] = []  # of the hot slots
         self._times = array("q")
         self._sizes = array("Q")
@@ -94,14 +86,14 @@ class RecordRow:
     @property
     def earliest_seq(self) -> int:
         """The first live seq; head + 1 when there is none."""
-        cold = self._cold
+        cold = self.cold
         return cold.earliest_seq if cold.count else self._hot_seq + self._first
 
     @property
     def hot_bytes(self) -> int:
         """The bytes of live records in memory, including overhead."""
         hot = len(self._sizes) + self._fresh_count
-        return self.size_bytes - self._cold.size_bytes + HOT_SLOT_BYTES * hot
+        return self.size_bytes - self.cold.size_bytes + HOT_SLOT_BYTES * hot
 
     def extend(self, batch: Batch, ts_ms: int) -> None:
         """Append records."""
@@ -130,7 +122,7 @@ class RecordRow:
         sizes, times = array("Q"), array("q")
         for batch, ts_ms in fresh:
             count = batch.count
-            items += [batch.body if count == 1 else Packed(seq, batch.body)] * count
+            items += [batch.body if count == 1 else PackedRecords(seq, batch.body)] * count
             sizes += batch.sizes
             times += array("q", (ts_ms,)) * count
             seq += count
@@ -138,14 +130,14 @@ class RecordRow:
         self._sizes += sizes
         self._times += times
 
-    def get(self, seq: int) -> Record | None:
+    def get(self, seq: int) -> RawRecord | None:
         """The live record of a seq."""
         if self._fresh:
             self._place()
         place = seq - self._hot_seq
         if 0 <= place < len(self._items):
             return unpack(self._items[place], seq)
-        return self._cold_record(seq) if place < 0 and self._cold.has(seq) else None
+        return self.cold.record(seq) if place < 0 and self.cold.has(seq) else None
 
     def has(self, seq: int) -> bool:
         """Whether a seq has a live record, hot or cold."""
@@ -157,7 +149,7 @@ class RecordRow:
             self._place()
         place = seq - self._hot_seq
         if place < 0:
-            return self._cold.size_of(seq)
+            return self.cold.size_of(seq)
         return self._sizes[place] if place < len(self._sizes) else 0
 
     def count_between(self, first_seq: int, last_seq: int) -> int:
@@ -167,16 +159,16 @@ class RecordRow:
         start = max(first_seq - self._hot_seq, self._first)
         sizes = self._sizes[start : max(last_seq + 1 - self._hot_seq, start)]
         found = len(sizes) - sizes.count(0)
-        if first_seq < self._hot_seq and self._cold.count:
-            found += self._cold.count_between(first_seq, last_seq)
+        if first_seq < self._hot_seq and self.cold.count:
+            found += self.cold.count_between(first_seq, last_seq)
         return found
 
     def has_between(self, first_seq: int, last_seq: int) -> bool:
         """Whether a range of seqs has a live record; stops at the first."""
         if self._fresh:
             self._place()
-        if first_seq < self._hot_seq and self._cold.count:
-            for _ in self._cold.live_seqs(first_seq, last_seq):
+        if first_seq < self._hot_seq and self.cold.count:
+            for _ in self.cold.live_seqs(first_seq, last_seq):
                 return True
         start = max(first_seq - self._hot_seq, self._first)
         stop = min(last_seq + 1 - self._hot_seq, len(self._sizes))
@@ -191,7 +183,7 @@ class RecordRow:
         if record is None:
             return None
         place = seq - self._hot_seq
-        return Slot(seq, self._times[place] if place >= 0 else self._cold.time_of(seq), record)
+        return Slot(seq, self._times[place] if place >= 0 else self.cold.time_of(seq), record)
 
     def live(self, from_seq: int, upto_seq: int) -> Iterator[Slot]:
         """The live records after `from_seq` and up to `upto_seq`, in order."""
@@ -212,8 +204,8 @@ class RecordRow:
         """The seqs of the live records after `from_seq` and up to `upto_seq`, in order."""
         if self._fresh:
             self._place()
-        if from_seq + 1 < self._hot_seq and self._cold.count:
-            yield from self._cold.live_seqs(from_seq + 1, upto_seq)
+        if from_seq + 1 < self._hot_seq and self.cold.count:
+            yield from self.cold.live_seqs(from_seq + 1, upto_seq)
         start = max(from_seq + 1 - self._hot_seq, self._first)
         stop = min(upto_seq + 1 - self._hot_seq, len(self._sizes))
         for here in range(start, stop, _RUN):
@@ -232,7 +224,7 @@ class RecordRow:
             self._place()
         seqs: list[int] = []
         times = array("q")
-        records: list[Record] = []
+        records: list[RawRecord] = []
         start = max(from_seq + 1, self.earliest_seq)
         stop = min(upto_seq + 1, self._hot_seq + len(self._times))
         room = bytes_max
@@ -274,12 +266,9 @@ class RecordRow:
         """Empty every slot before a seq whose record's tag matches."""
         if self._fresh:
             self._place()
-        for block in self._blocks:
-            if block.tags is not None:
-                for place in block.tags.matching(matches):
-                    seq = block.first_seq + place
-                    if self.earliest_seq <= seq < min(before_seq, self._hot_seq):
-                        self._empty(seq)
+        if self.cold.count:
+            for seq in self.cold.matching(matches, before_seq):
+                self._empty(seq)
         start, stop = self._hot_seq + self._first, min(before_seq, self.head_seq + 1)
         for here in range(start, stop, _RUN):
             _, sizes = self._run(here, min(here + _RUN, stop))
@@ -294,7 +283,7 @@ class RecordRow:
             self._place()
         if seq < self.earliest_seq:
             return
-        cold = self._cold
+        cold = self.cold
         if cold.count:
             count, size_bytes = cold.count, cold.size_bytes
             cold.drop_through(seq)
@@ -319,7 +308,7 @@ class RecordRow:
             if self._sizes[place]:
                 return self._hot_seq + place
             place -= 1
-        return self._cold.last_before(ts_ms) if self._cold.count else None
+        return self.cold.last_before(ts_ms) if self.cold.count else None
 
     def seq_before(self, ts_ms: int) -> int:
         """The last seq, live or not, that is older than a time; 0 if no live one is.
@@ -332,7 +321,7 @@ class RecordRow:
         place = bisect_left(self._times, ts_ms, self._first)
         if place > self._first:
             return self._hot_seq + place - 1
-        return self._cold.seq_before(ts_ms)
+        return self.cold.seq_before(ts_ms)
 
     def seq_to_shed(self, bytes_max: int) -> int | None:
         """The last seq to evict, oldest first, so that at most `bytes_max` remain."""
@@ -340,8 +329,8 @@ class RecordRow:
             self._place()
         over = self.size_bytes - bytes_max
         seq = None
-        if self._cold.count and over > 0:
-            seq, over = self._cold.seq_to_shed(over)
+        if self.cold.count and over > 0:
+            seq, over = self.cold.seq_to_shed(over)
         for place in range(self._first, len(self._sizes)):
             if over <= 0:
                 break
@@ -366,7 +355,7 @@ class RecordRow:
     def _empty(self, seq: int) -> None:
         place = seq - self._hot_seq
         if place < 0:
-            size_bytes = self._cold.remove(seq)
+            size_bytes = self.cold.remove(seq)
         else:
             size_bytes = self._sizes[place]
             self._items[place] = None
@@ -377,7 +366,7 @@ class RecordRow:
 
     def _skip_empty(self) -> None:
         """Free the empty slots at the front when they are as many as those left."""
-        if not self._cold.count:
+        if not self.cold.count:
             sizes, first, end = self._sizes, self._first, len(self._sizes)
             while first < end and not sizes[first]:
                 first += 1
@@ -394,13 +383,9 @@ class RecordRow:
             del self._sizes[:place]
             self._hot_seq = earliest_seq
             self._first = 0
-            self._cold.clear(earliest_seq)
+            self.cold.clear(earliest_seq)
         else:
-            self._cold.trim(earliest_seq)
-        gone = 0
-        while gone < len(self._blocks) and self._blocks[gone].last_seq < self._base_seq:
-            gone += 1
-        del self._blocks[:gone]
+            self.cold.trim(earliest_seq)
 
     # Cold records
 
@@ -410,21 +395,11 @@ class RecordRow:
         return self._hot_seq - self._base_seq
 
     @property
-    def cold(self) -> ColdRow:
-        """The times and sizes of cold slots."""
-        return self._cold
-
-    @property
-    def blocks(self) -> list[Block]:
-        """The blocks of the cold slots; the first may begin before the first slot."""
-        return self._blocks
-
-    @property
     def base_seq(self) -> int:
         """The seq of the first slot, which may be empty."""
         return self._base_seq
 
-    def seal(self, blocks: Sequence[Block]) -> int:
+    def seal(self, blocks: Sequence[ColdBlock]) -> int:
         """Drop the oldest hot records from memory: files hold them now.
 
         Blocks of spilled slots replace their spill blocks; other blocks before the hot slots are
@@ -433,7 +408,7 @@ class RecordRow:
         if self._fresh:
             self._place()
         taken = 0
-        settled: list[Block] = []
+        settled: list[ColdBlock] = []
         for block in blocks:
             stop = block.last_seq + 1 - self._hot_seq
             if stop <= taken:
@@ -442,48 +417,20 @@ class RecordRow:
                 continue
             if block.first_seq > self._hot_seq + taken or block.last_seq > self.head_seq:
                 break
-            self._cold.append(self._times[taken:stop], self._sizes[taken:stop])
-            self._blocks.append(block)
+            self.cold.append(self._times[taken:stop], self._sizes[taken:stop])
+            self.cold.blocks.append(block)
             taken = stop
         if taken:  # once for all, since the rest is moved
             del self._items[:taken]
             del self._times[:taken]
             del self._sizes[:taken]
             self._hot_seq += taken
-            self._first = max(self._first - taken, 0) if not self._cold.count else 0
-        if settled and any(block.spill is not None for block in self._blocks):
-            self._settle_spilled(settled)
-        if not self._cold.count:
+            self._first = max(self._first - taken, 0) if not self.cold.count else 0
+        if settled and any(block.spill is not None for block in self.cold.blocks):
+            self.cold.replace_spilled(settled)
+        if not self.cold.count:
             self._skip_empty()
         return taken
-
-    def _settle_spilled(self, settled: Sequence[Block]) -> None:
-        """Replace spilled blocks by the blocks of permanent files that cover them."""
-        known = {block.first_seq for block in self._blocks if block.spill is None}
-        lasting = [block for block in self._blocks if block.spill is None]
-        lasting += [
-            block
-            for block in settled
-            if block.first_seq not in known and block.last_seq >= self._base_seq
-        ]
-        lasting.sort(key=_first_seq)
-        covered: list[tuple[int, int]] = []
-        for block in lasting:
-            if covered and covered[-1][1] + 1 >= block.first_seq:
-                covered[-1] = (covered[-1][0], max(covered[-1][1], block.last_seq))
-            else:
-                covered.append((block.first_seq, block.last_seq))
-        kept = lasting + [
-            block
-            for block in self._blocks
-            if block.spill is not None and not self._is_covered(block, covered)
-        ]
-        self._blocks = sorted(kept, key=_first_seq)
-
-    def _is_covered(self, block: Block, covered: Sequence[tuple[int, int]]) -> bool:
-        first_seq = max(block.first_seq, self._base_seq)
-        place = bisect_right(covered, first_seq, key=_start) - 1
-        return place >= 0 and covered[place][1] >= block.last_seq
 
     def oldest_hot(
         self, slots_max: int, bytes_max: int, start: int = 0
@@ -497,7 +444,7 @@ class RecordRow:
         sizes = self._sizes[start : start + slots_max]
         stop = start + (max(1, _fitting(sizes, bytes_max, first=True)) if sizes else 0)
         items = self._items
-        if stop > start and type(items[stop - 1]) is Packed:
+        if stop > start and type(items[stop - 1]) is PackedRecords:
             while stop < len(items) and items[stop] is items[stop - 1]:
                 stop += 1
         return self._hot_seq + start, self._sizes[start:stop], items[start:stop]
@@ -516,7 +463,7 @@ class RecordRow:
 
     def runs(
         self, start: int = 0, end: int | None = None, slots_max: int = BLOCK_RECORDS_MAX
-    ) -> Iterator[Run]:
+    ) -> Iterator[SlotRun]:
         """A range of hot slots, including empty ones, in runs that fit into a block."""
         if self._fresh:
             self._place()
@@ -529,23 +476,8 @@ class RecordRow:
             stop = start + len(sizes)
             first_seq = self._hot_seq + start
             records = unpacked(self._items[start:stop], first_seq)
-            yield Run(first_seq, self._times[start:stop], sizes, records)
+            yield SlotRun(first_seq, self._times[start:stop], sizes, records)
             start = stop
-
-    def files(self) -> set[str]:
-        """The files that hold a live record."""
-        earliest_seq = self.earliest_seq
-        return {
-            block.file
-            for block in self._blocks
-            if block.spill is None
-            and block.last_seq >= earliest_seq
-            and self._cold.count_between(block.first_seq, block.last_seq)
-        }
-
-    def cold_run(self, block: Block) -> tuple[array[int], array[int]]:
-        """The times and sizes of a block's slots that are still here."""
-        return self._cold.span(block.first_seq, block.last_seq)
 
     def take_run(self, times: array[int], sizes: array[int], items: Sequence[Item]) -> None:
         """Append slots from a snapshot, including empty ones; call `settle` afterwards."""
@@ -561,17 +493,17 @@ class RecordRow:
     def take_packed(self, times: array[int], sizes: array[int], body: bytes) -> None:
         """As `take_run`, without empty slots; the records are those of a request."""
         count = len(times)
-        item: Item = Packed(self.head_seq + 1, body) if count > 1 else body
+        item: Item = PackedRecords(self.head_seq + 1, body) if count > 1 else body
         self.take_run(times, sizes, [item] * count)
 
-    def take_block(self, block: Block, run: PackedRun) -> None:
+    def take_block(self, block: ColdBlock, run: PackedRun) -> None:
         """Append the slots of a block from a snapshot; must precede any hot ones."""
-        self._cold.append_packed(run)
+        self.cold.append_packed(run)
         self.head_seq = run.last_seq
         self._hot_seq = run.last_seq + 1
         self.count += run.live
         self.size_bytes += run.size_bytes
-        self._blocks.append(block)
+        self.cold.blocks.append(block)
 
     def settle(self) -> None:
         """Finish loading a snapshot."""
@@ -583,49 +515,14 @@ class RecordRow:
         if place >= 0:
             stop = stop_seq - self._hot_seq
             return self._times[place:stop], self._sizes[place:stop]
-        stop_seq = min(stop_seq, self._hot_seq, self._block_at(start_seq).last_seq + 1)
-        return self._cold.run(start_seq, stop_seq)
+        return self.cold.block_run(start_seq, min(stop_seq, self._hot_seq))
 
-    def _found(self, start_seq: int, sizes: array[int]) -> list[Record | None]:
+    def _found(self, start_seq: int, sizes: array[int]) -> list[RawRecord | None]:
         """The records of a run, which is hot or in one block."""
         place = start_seq - self._hot_seq
         if place >= 0:
             return unpacked(self._items[place : place + len(sizes)], start_seq)
-        empty = sizes.count(0)
-        if empty == len(sizes):
-            return [None] * empty
-        block = self._block_at(start_seq)
-        first = start_seq - block.first_seq
-        records = _loaded(block)[first : first + len(sizes)]
-        if not empty:
-            return records
-        return [record if size else None for record, size in zip(records, sizes, strict=True)]
-
-    def _cold_record(self, seq: int) -> Record | None:
-        block = self._block_at(seq)
-        return _loaded(block)[seq - block.first_seq]
-
-    def _block_at(self, seq: int) -> Block:
-        number = bisect_right(self._blocks, seq, key=_first_seq) - 1
-        while self._blocks[number].last_seq < seq:
-            number -= 1  # a permanent block may begin inside a spilled one
-        return self._blocks[number]
-
-
-def _first_seq(block: Block) -> int:
-    return block.first_seq
-
-
-def _start(span: tuple[int, int]) -> int:
-    return span[0]
-
-
-def _loaded(block: Block) -> list[Record | None]:
-    """The records of a block, or raise `NotLoaded`."""
-    if block.records is None:
-        raise NotLoaded(block)
-    block.touched = True
-    return block.records
+        return self.cold.records(start_seq, sizes)
 
 
 def _first_live(sizes: Sequence[int], count: int) -> int:

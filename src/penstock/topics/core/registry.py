@@ -1,10 +1,15 @@
-"""State shared by the partitions of a node: every topic by name, every router, and totals."""
+"""State shared by the partitions of a node: every topic by name, every router, and totals.
+
+>>> partition_of("meters/7", partitions=64), partition_of("meters/8", partitions=64)
+(36, 21)
+"""
 
 from __future__ import annotations
 
 import sys
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterator
+from hashlib import blake2b
 from typing import Final
 
 from penstock.protocol.errors import Throttled
@@ -114,7 +119,7 @@ class Registry:
         topics_max = self.limits.topics_max
         if topics_max and len(self.topics) + self.creating + more > topics_max:
             raise Throttled(
-                f"expected at most {topics_max} topics, found no room for another",
+                f"the node has its limit of {topics_max} topics: drop one first",
                 limit="max_topics",
                 max=topics_max,
             )
@@ -132,8 +137,8 @@ class Registry:
         size_bytes = self._total_bytes()
         if size_bytes + more_bytes > bytes_max:
             raise Throttled(
-                f"expected at most {bytes_max} bytes in all, "
-                f"found {size_bytes} and {more_bytes} more",
+                f"the node has {size_bytes} of {bytes_max} bytes, too many for {more_bytes} more: "
+                "delete records, or raise the limit",
                 limit="max_total_bytes",
                 max=bytes_max,
             )
@@ -153,3 +158,9 @@ class Registry:
             if topic is not None:
                 topic.expire(now_ms)
         del self._to_expire[-EXPIRE_TOPICS:]
+
+
+def partition_of(name: str, partitions: int) -> int:
+    """The partition of a name: a stable hash, independent of process and platform."""
+    digest = blake2b(name.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") % partitions

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from penstock.kernel.errors import Corrupt
 from penstock.protocol.config import Changes, TopicConfig, check_change
@@ -21,22 +21,25 @@ from penstock.topics.core.entries import (
     Appended,
     Configured,
     Deleted,
-    Feed,
+    FeedMark,
     Skipped,
     TopicEntry,
 )
-from penstock.topics.core.idempotency import Answer, Answers
 from penstock.topics.core.predicate import Predicate
-from penstock.topics.core.record import Record
+from penstock.topics.core.record import RawRecord
 from penstock.topics.core.record_row import RecordRow, Slot
-from penstock.topics.core.shown import Found
+from penstock.topics.core.topic_state import (
+    HOLES_MAX,
+    Floors,
+    Hole,
+    KeyedAnswer,
+    KeyedAnswers,
+    TopicSnapshot,
+)
 from penstock.topics.core.totals import Counted, Totals
 
-HOLES_MAX: Final = 1_000
-"""With more holes than this in a topic, the oldest are no longer reported."""
 
-
-class Written(NamedTuple):
+class AppendResult(NamedTuple):
     """The answer to a write. A deduplicated one may be sent once `last_seq` is applied."""
 
     first_seq: int
@@ -45,49 +48,6 @@ class Written(NamedTuple):
     head_seq: int
     deduped: bool = False
     created: bool = False
-
-
-class Floors(NamedTuple):
-    """The highest seq lost by each cause. All except `deleted` are reported to readers.
-
-    `lost` records were only in memory and evicted by a restart. `source_trimmed` occurs only in
-    snapshots from before holes had a position.
-    """
-
-    evicted: int = 0
-    expired: int = 0
-    deleted: int = 0
-    source_trimmed: int = 0
-    lost: int = 0
-
-    @property
-    def involuntary(self) -> int:
-        """The highest seq that was lost without an explicit delete."""
-        return max(self.evicted, self.expired, self.source_trimmed)
-
-
-class Hole(NamedTuple):
-    """Seqs in the middle of a topic that stand for those a router's source evicted too early."""
-
-    first_seq: int
-    last_seq: int
-
-
-class TopicState(NamedTuple):
-    """A topic as plain values: equal states behave identically."""
-
-    name: str
-    config: TopicConfig
-    epoch: int
-    now_ms: int
-    last_write_ms: int | None
-    floors: Floors
-    answers: tuple[tuple[str, Answer], ...]
-    fed: tuple[Feed, ...]
-    holes: tuple[Hole, ...]
-    head_seq: int
-    reserved_seq: int
-    live: tuple[Slot, ...]
 
 
 class Topic:
@@ -102,8 +62,8 @@ class Topic:
         self.now_ms = now_ms
         self.last_write_ms: int | None = None
         self.floors = Floors()
-        self.answers = Answers()
-        self.fed: dict[str, Feed] = {}
+        self.answers = KeyedAnswers()
+        self.fed: dict[str, FeedMark] = {}
         self.holes: list[Hole] = []  # in order; those below the floors may be missing
         self.totals: Totals | None = None  # of the node, once the topic is registered
         self.counted = Counted()  # this topic's share of the totals
@@ -112,7 +72,7 @@ class Topic:
         self.logged_seq = 0  # ephemeral topic: the log may have records up to this
         self.removals = 0  # increases whenever a record may have left
         self.scattered_removals = 0  # increases when others than the oldest may have left
-        self._row = RecordRow()
+        self.row = RecordRow()  # the records by seq
         self._held_ms: int | None = None  # no record expires after this while it is set
         self._pending_seqs = 0
         self._pending_count = 0
@@ -121,90 +81,56 @@ class Topic:
     @property
     def head_seq(self) -> int:
         """The last seq that was appended."""
-        return self._row.head_seq
+        return self.row.head_seq
 
     @property
     def earliest_seq(self) -> int:
         """The first readable seq; head + 1 when there is none."""
-        return self._row.earliest_seq
+        return self.row.earliest_seq
 
     @property
     def next_seq(self) -> int:
         """The seq of the next record to be decided; staged records already have theirs."""
-        return self._row.head_seq + self._pending_seqs + 1
+        return self.row.head_seq + self._pending_seqs + 1
 
     @property
     def count(self) -> int:
         """How many records are live."""
-        return self._row.count
+        return self.row.count
 
     @property
     def size_bytes(self) -> int:
         """The bytes of data and meta that are live."""
-        return self._row.size_bytes
+        return self.row.size_bytes
 
-    def get(self, seq: int) -> Record | None:
+    def get(self, seq: int) -> RawRecord | None:
         """The live record of a seq."""
-        return self._row.get(seq)
+        return self.row.get(seq)
 
     def has(self, seq: int) -> bool:
         """Whether a seq has a live record."""
-        return self._row.has(seq)
-
-    def bytes_of(self, seq: int) -> int:
-        """The size of a seq's live record; 0 if there is none."""
-        return self._row.bytes_of(seq)
+        return self.row.has(seq)
 
     def slot(self, seq: int) -> Slot | None:
         """The live record of a seq, with its time."""
-        return self._row.slot(seq)
+        return self.row.slot(seq)
 
     def live(self, from_seq: int, upto_seq: int) -> Iterator[Slot]:
         """The live records after `from_seq` and up to `upto_seq`."""
-        return self._row.live(from_seq, upto_seq)
-
-    def live_seqs(self, from_seq: int, upto_seq: int) -> Iterator[int]:
-        """The seqs of the live records after `from_seq` and up to `upto_seq`."""
-        return self._row.live_seqs(from_seq, upto_seq)
-
-    @property
-    def row(self) -> RecordRow:
-        """The records by seq, for code that moves them to files and back."""
-        return self._row
-
-    @row.setter
-    def row(self, row: RecordRow) -> None:
-        self._row = row
-
-    def page(self, from_seq: int, upto_seq: int, limit: int, bytes_max: int) -> tuple[Found, int]:
-        """The records after `from_seq`, and the last seq that was scanned."""
-        return self._row.page(from_seq, upto_seq, limit, bytes_max)
-
-    def count_between(self, first_seq: int, last_seq: int) -> int:
-        """How many live records are in a range of seqs."""
-        return self._row.count_between(first_seq, last_seq)
-
-    def has_between(self, first_seq: int, last_seq: int) -> bool:
-        """Whether a range of seqs has a live record."""
-        return self._row.has_between(first_seq, last_seq)
+        return self.row.live(from_seq, upto_seq)
 
     def seq_before(self, ts_ms: int) -> int:
         """The cursor for reading the records of a time and later."""
-        return self._row.seq_before(ts_ms)
-
-    @property
-    def has_pending(self) -> bool:
-        """Whether an entry of this topic is staged."""
-        return self._pending_seqs > 0 or self._held_ms is not None
+        return self.row.seq_before(ts_ms)
 
     def expire(self, now_ms: int) -> int:
         """Advance the time and expire records by age. Returns the effective time."""
         if now_ms > self.now_ms:
             self.now_ms = now_ms
         ttl_ms = self.config.ttl_ms
-        if ttl_ms and self._row.count:
+        if ttl_ms and self.row.count:
             until_ms = self.now_ms if self._held_ms is None else self._held_ms
-            seq = self._row.last_before(until_ms - ttl_ms)
+            seq = self.row.last_before(until_ms - ttl_ms)
             if seq is not None:
                 self.floors = self.floors._replace(expired=seq)
                 self._drop_through(seq)
@@ -214,7 +140,7 @@ class Topic:
 
     def decide_append(
         self, batch: Batch, now_ms: int, *, key: str | None = None
-    ) -> Appended | Written:
+    ) -> Appended | AppendResult:
         """Decide a checked batch: an entry, the answer of the write it repeats, or a refusal."""
         if self.config.type == "space":
             raise IsASpace(self.name)
@@ -223,7 +149,7 @@ class Topic:
             answer = self.answers.find(key, now_ms, self.config.idempotency_window_ms)
             if answer is not None:
                 first_seq, last_seq, _ = answer
-                return Written(first_seq, last_seq, last_seq - first_seq + 1, last_seq, True)
+                return AppendResult(first_seq, last_seq, last_seq - first_seq + 1, last_seq, True)
         self.admit(batch.count, batch.size_bytes)
         return Appended(self.name, self.next_seq, now_ms, batch, key)
 
@@ -235,13 +161,13 @@ class Topic:
         if now_ms > self.now_ms:
             self.now_ms = now_ms
         count = batch.count
-        entry = Appended(self.name, self._row.head_seq + self._pending_seqs + 1, self.now_ms, batch)
+        entry = Appended(self.name, self.row.head_seq + self._pending_seqs + 1, self.now_ms, batch)
         self._pending_seqs += count
         self._pending_count += count
         self._pending_bytes += batch.size_bytes
         return entry
 
-    def decide_feed(self, feed: Feed, batch: Batch, now_ms: int) -> Appended | None:
+    def decide_feed(self, feed: FeedMark, batch: Batch, now_ms: int) -> Appended | None:
         """Decide a router's copies and its mark; None if they are already here."""
         now_ms = self.expire(now_ms)
         if self.has_passed(feed):
@@ -250,7 +176,7 @@ class Topic:
             self.admit(batch.count, batch.size_bytes)
         return Appended(self.name, self.next_seq + feed.trimmed, now_ms, batch, feed=feed)
 
-    def has_passed(self, feed: Feed) -> bool:
+    def has_passed(self, feed: FeedMark) -> bool:
         """Whether a router's mark is already at a feed or beyond it."""
         known = self.fed.get(feed.router)
         return (
@@ -266,14 +192,14 @@ class Topic:
             return
         if _over(config, count, size_bytes):
             raise RecordTooLarge(
-                f"expected a write that fits into topic {self.name!r} when it is empty, "
-                f"found {count} records of {size_bytes} bytes"
+                f"{count} records of {size_bytes} bytes do not fit into topic {self.name!r} even "
+                "when it is empty: split the write, or raise the topic's cap"
             )
         live, live_bytes = self.count + self._pending_count, self.size_bytes + self._pending_bytes
         if _over(config, live + count, live_bytes + size_bytes):
             raise TopicFull(
-                f"expected room in topic {self.name!r} for {count} records of {size_bytes} bytes, "
-                f"found {live} records of {live_bytes} bytes there",
+                f"topic {self.name!r} is full: {count} records of {size_bytes} bytes do not fit, "
+                f"as it has {live} records of {live_bytes} bytes",
                 topic=self.name,
                 cap_records=config.cap_records,
                 cap_bytes=config.cap_bytes,
@@ -320,7 +246,7 @@ class Topic:
         self._pending_seqs = self._pending_count = self._pending_bytes = 0
         self.answers.abandon()
 
-    def apply(self, entry: TopicEntry) -> Written | int:
+    def apply(self, entry: TopicEntry) -> AppendResult | int:
         """Apply the next durable entry, staged or not: in replay nothing is staged.
 
         Returns the answer to a write; for any other entry, how many records it removed.
@@ -335,16 +261,16 @@ class Topic:
             case Advanced():
                 return self._apply_advanced(entry)
             case Skipped():
-                self._row.skip_to(entry.head_seq, self.now_ms)
+                self.row.skip_to(entry.head_seq, self.now_ms)
                 return 0
 
     def remove(self, seq: int) -> bool:
         """Delete one record permanently, as a queue does with a finished job."""
-        return self._row.remove(seq)
+        return self.row.remove(seq)
 
-    def state(self) -> TopicState:
+    def state(self) -> TopicSnapshot:
         """Everything that entries have determined, for a snapshot or a comparison."""
-        return TopicState(
+        return TopicSnapshot(
             self.name,
             self.config,
             self.epoch,
@@ -360,21 +286,21 @@ class Topic:
         )
 
     @classmethod
-    def restored(cls, state: TopicState) -> Topic:
+    def restored(cls, state: TopicSnapshot) -> Topic:
         """The topic of a snapshot."""
         topic = cls(state.name, state.config, epoch=state.epoch, now_ms=state.now_ms)
         topic.last_write_ms = state.last_write_ms
         topic.floors = state.floors
-        topic.answers = Answers(dict(state.answers))
+        topic.answers = KeyedAnswers(dict(state.answers))
         topic.fed = {feed.router: feed for feed in state.fed}
         topic.holes = list(state.holes)
         topic.reserved_seq = state.reserved_seq
-        topic._row = RecordRow.restored(state.head_seq, state.live)
+        topic.row = RecordRow.restored(state.head_seq, state.live)
         return topic
 
-    def apply_append(self, entry: Appended) -> Written:
+    def apply_append(self, entry: Appended) -> AppendResult:
         """As `apply`, for the most common kind of entry."""
-        batch, row, config = entry.batch, self._row, self.config
+        batch, row, config = entry.batch, self.row, self.config
         count = batch.count
         if self._pending_seqs:
             self._pending_seqs -= count if entry.feed is None else entry.seqs
@@ -382,8 +308,8 @@ class Topic:
             self._pending_bytes -= batch.size_bytes
         if entry.feed is not None or entry.first_seq != row.head_seq + 1:
             if not self._join(entry):
-                return Written(0, 0, 0, self.head_seq, deduped=True)
-            row = self._row
+                return AppendResult(0, 0, 0, self.head_seq, deduped=True)
+            row = self.row
         if config.ttl_ms:
             self.expire(entry.now_ms)
         elif entry.now_ms > self.now_ms:
@@ -396,7 +322,7 @@ class Topic:
         if config.cap_records or config.cap_bytes:
             self._enforce_caps()
         head_seq = row.head_seq
-        return Written(entry.first_seq, head_seq, count, head_seq)
+        return AppendResult(entry.first_seq, head_seq, count, head_seq)
 
     def _join(self, entry: Appended) -> bool:
         """Make the next seq that of a non-consecutive entry. Returns False if it was passed.
@@ -411,7 +337,7 @@ class Topic:
             self.lose_unlogged(first_seq - 1)
         if first_seq != self.head_seq + 1:
             raise Corrupt(
-                f"expected seq {self.head_seq + 1} next in topic {self.name!r}, found {first_seq}"
+                f"topic {self.name!r}: expected seq {self.head_seq + 1} next, found {first_seq}"
             )
         if feed is not None:
             self.fed[feed.router] = feed
@@ -423,9 +349,9 @@ class Topic:
         """Skip seqs; cursors that reach them get a tombstone."""
         first_seq, last_seq = self.head_seq + 1, self.head_seq + seqs
         if self.count:
-            self._row.skip_to(last_seq, now_ms)
+            self.row.skip_to(last_seq, now_ms)
         else:
-            self._row = RecordRow(last_seq)
+            self.row = RecordRow(last_seq)
             self.removals += 1
         floor = self.floors.involuntary
         kept = [hole for hole in self.holes if hole.last_seq > floor][1 - HOLES_MAX :]
@@ -445,11 +371,11 @@ class Topic:
         if entry.before_seq is not None:
             bound_seq = min(bound_seq, entry.before_seq)
         if entry.match is not None:
-            self._row.remove_matching(entry.match.matches, bound_seq)
+            self.row.remove_matching(entry.match.matches, bound_seq)
             self.scattered_removals += 1
         elif bound_seq - 1 > self.floors.deleted:
             self.floors = self.floors._replace(deleted=bound_seq - 1)
-            self._row.drop_through(bound_seq - 1)
+            self.row.drop_through(bound_seq - 1)
         self.removals += 1
         return before - self.count
 
@@ -494,7 +420,7 @@ class Topic:
         if self.earliest_seq > (self.unlogged_seq if is_logging else upto_seq):
             return 0
         room = config.cap_bytes - self._pending_bytes - more_bytes
-        shed_seq = self._row.seq_to_shed(room) if self.size_bytes > room else None
+        shed_seq = self.row.seq_to_shed(room) if self.size_bytes > room else None
         return 0 if shed_seq is None else min(shed_seq, upto_seq)
 
     def lose_unlogged(self, head_seq: int | None = None) -> None:
@@ -506,10 +432,10 @@ class Topic:
         head_seq = self.reserved_seq if head_seq is None else head_seq
         self.logged_seq = self.head_seq  # everything here is from the log
         if head_seq > self.head_seq and self.count:
-            self._row.skip_to(head_seq, self.now_ms)
+            self.row.skip_to(head_seq, self.now_ms)
             self._enforce_caps()  # records evicted by the lost ones must not come back
         elif head_seq > self.head_seq:
-            self._row = RecordRow(head_seq)
+            self.row = RecordRow(head_seq)
             self.floors = self.floors._replace(evicted=head_seq, lost=head_seq)
             self.removals += 1
             self._recount()
@@ -523,7 +449,7 @@ class Topic:
         if floor > self.floors.evicted:
             self._evict_through(floor)
         if config.cap_bytes and self.size_bytes > config.cap_bytes:
-            seq = self._row.seq_to_shed(config.cap_bytes)
+            seq = self.row.seq_to_shed(config.cap_bytes)
             if seq is not None and seq > self.floors.evicted:
                 self._evict_through(seq)
 
@@ -532,7 +458,7 @@ class Topic:
         self._drop_through(seq)
 
     def _drop_through(self, seq: int) -> None:
-        self._row.drop_through(seq)
+        self.row.drop_through(seq)
         self.removals += 1
         self._recount()
 
@@ -544,7 +470,7 @@ class Topic:
 def check_selector(before_seq: int | None, match: Predicate | None) -> None:
     """Refuse a delete without a selector."""
     if before_seq is None and match is None:
-        raise InvalidRequest("expected before_seq, match or both, found neither")
+        raise InvalidRequest("say which records to delete: by before_seq, match or both")
 
 
 def _is_simple(config: TopicConfig) -> bool:
@@ -560,5 +486,5 @@ def _over(config: TopicConfig, count: int, size_bytes: int) -> bool:
     return over_count or 0 < config.cap_bytes < size_bytes
 
 
-def _answer(entry: Appended) -> Answer:
-    return Answer(entry.first_seq, entry.first_seq + entry.batch.count - 1, entry.now_ms)
+def _answer(entry: Appended) -> KeyedAnswer:
+    return KeyedAnswer(entry.first_seq, entry.first_seq + entry.batch.count - 1, entry.now_ms)

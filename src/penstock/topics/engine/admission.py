@@ -46,8 +46,8 @@ class Admission:
         """Refuse a write if there is no room or no time for it; `disable` lifts the time limit."""
         if self._registry.hot_bytes > self._registry.refuse_bytes:
             raise Throttled(
-                f"expected at most {self._hot_bytes_max} bytes of records in memory, found "
-                f"{self._registry.hot_bytes}, which the disk does not take fast enough",
+                f"{self._registry.hot_bytes} bytes of records are in memory, over the limit of "
+                f"{self._hot_bytes_max}: the disk does not take them fast enough; try again later",
                 limit="max_hot_bytes",
                 max=self._hot_bytes_max,
             )
@@ -59,15 +59,15 @@ class Admission:
         if waiting > drain.room and not disable:
             self._counters.submit_full += 1
             raise Saturated(
-                f"expected writes of at most {drain.limit_ms:g} ms to wait for the log, "
-                f"found {drain_ms} ms: {waiting} bytes; try again in {drain_ms} ms",
+                f"{waiting} bytes wait for the log and need {drain_ms} ms, over the limit of "
+                f"{drain.limit_ms:g} ms; try again in {drain_ms} ms",
                 retry_after_ms=drain_ms,
             )
         if writer.waiting_bytes > most:
             self._counters.submit_full += 1
             raise Saturated(
-                f"expected at most {most} bytes to wait for the log in a partition, found "
-                f"{writer.waiting_bytes}; disable_backpressure does not lift this limit",
+                f"{writer.waiting_bytes} bytes wait for the log in this partition, over the limit "
+                f"of {most}, which disable_backpressure does not lift; try again later",
                 retry_after_ms=max(drain_ms, 1),
                 limit="max_waiting_bytes",
             )

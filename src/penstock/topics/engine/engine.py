@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,40 +21,46 @@ from penstock.kernel.errors import PenstockError, Rejected
 from penstock.kernel.system import RunQueue, SystemClock
 from penstock.log.executor import ExecutorStatus
 from penstock.log.journal import LocalJournal
-from penstock.log.store import Store
+from penstock.log.reads import resolve
+from penstock.log.store import LogStore
 from penstock.protocol.config import TopicConfig
 from penstock.protocol.errors import (
     InvalidRequest,
     TopicNotFound,
     TopicsApart,
 )
-from penstock.topics.core.batch import Write
-from penstock.topics.core.blocks import NotLoaded
+from penstock.topics.core.batch import WriteRequest
+from penstock.topics.core.cold_row import NotLoaded
 from penstock.topics.core.entries import (
-    Acked,
     Appended,
-    Claimed,
-    Committed,
     Configured,
     Created,
     Deleted,
     Dropped,
+    JobsAcked,
+    JobsClaimed,
+    SpaceCommitted,
 )
-from penstock.topics.core.partition import Change, Entry, Partition
+from penstock.topics.core.partition import DecidedChange, Entry, Partition
 from penstock.topics.core.predicate import Predicate
-from penstock.topics.core.read import Diff, ReadRequest, read
+from penstock.topics.core.read import DiffPage, ReadRequest, read
 from penstock.topics.core.registry import Registry
-from penstock.topics.core.topic import Topic, Written, check_selector
+from penstock.topics.core.topic import AppendResult, Topic, check_selector
 from penstock.topics.engine.admission import Admission
-from penstock.topics.engine.forwarder import Forwarder
-from penstock.topics.engine.placement import Writers
+from penstock.topics.engine.forwarder import Forwarder, RouterCommands
+from penstock.topics.engine.options import EngineOptions
 from penstock.topics.engine.queues import QueueCommands
-from penstock.topics.engine.routers import RouterCommands
 from penstock.topics.engine.spaces import SpaceCommands
 from penstock.topics.engine.turns import Recency, Turns
-from penstock.topics.engine.views import Deletion, EngineOptions, TopicView
+from penstock.topics.engine.views import Deletion
 from penstock.topics.engine.watch import Watchers
-from penstock.topics.engine.writers import UNSYNCED_SEQS_MAX, Audience, OnWritten, PartitionWriter
+from penstock.topics.engine.writers import (
+    UNSYNCED_SEQS_MAX,
+    Audience,
+    OnWritten,
+    PartitionWriter,
+    Writers,
+)
 from penstock.topics.persist.backup import BackupList, OnProgress, silent
 from penstock.topics.persist.cold import ColdCache
 from penstock.topics.persist.data_dir import COLD_DIR, SNAPSHOT_DIR, ColdFiles, SnapshotFiles
@@ -71,7 +76,7 @@ class Engine:
 
     def __init__(
         self,
-        store: Store,
+        store: LogStore,
         options: EngineOptions | None = None,
         *,
         clock: Clock | None = None,
@@ -165,7 +170,7 @@ class Engine:
             self.snapshotter.set_busy(share)
 
     def serving(self, watchers: int) -> None:
-        """Set how many watchers are being written to, one rank after another; 0 at the end."""
+        """Set how many watchers are being written to, one batch after another; 0 at the end."""
         self.journal.wal.window.set_round(watchers)
 
     def _set_up_files(self) -> None:
@@ -238,7 +243,7 @@ class Engine:
                 for router in list(self.registry.routers):
                     await self.forwarder.drain(router.config.dest, strict=True)
             except PenstockError as error:
-                _LOGGER.error("routers could not run to the end: %s", error)
+                _LOGGER.error("routers are behind and go on at the next start: %s", error)
             try:
                 await close_clean(
                     list(self.writers), self.journal, self._boot_id, self.options.data_dir
@@ -246,7 +251,7 @@ class Engine:
                 if self.snapshotter is not None:
                     await self.snapshotter.finish()
             except PenstockError as error:
-                _LOGGER.error("the end was not clean: %s", error)
+                _LOGGER.error("not a clean shutdown, the next start replays the log: %s", error)
         self.hot.close()
         self.journal.stop_timed_syncs()
         for writer in self.writers:
@@ -284,7 +289,7 @@ class Engine:
             raise TopicNotFound(name)
         return topic
 
-    def write(self, name: str, write: Write, done: OnWritten) -> None:
+    def write(self, name: str, write: WriteRequest, done: OnWritten) -> None:
         """Append a batch. `done` is called exactly once, possibly before this returns."""
         topic = self._topics.get(name)
         try:
@@ -313,32 +318,24 @@ class Engine:
         except PenstockError as error:
             done(error)
             return
-        if isinstance(decided, Written):
+        if isinstance(decided, AppendResult):
             self._answer_again(writer, name, decided, done)
             return
         finish = partial(_finish_write, done, decided)
         writer.submit(decided, finish, sync=writer.is_synced(decided))
 
-    async def append(self, name: str, write: Write) -> Written:
+    async def append(self, name: str, write: WriteRequest) -> AppendResult:
         """As `write`, awaitable."""
-        future: asyncio.Future[Written] = self._loop.create_future()
-
-        def done(outcome: Written | Exception) -> None:
-            if not future.done():
-                if isinstance(outcome, Exception):
-                    future.set_exception(outcome)
-                else:
-                    future.set_result(outcome)
-
-        self.write(name, write, done)
+        future: asyncio.Future[AppendResult] = self._loop.create_future()
+        self.write(name, write, partial(resolve, future))
         return await future
 
-    async def write_many(self, writes: Sequence[tuple[str, Write]]) -> list[Written]:
+    async def write_many(self, writes: Sequence[tuple[str, WriteRequest]]) -> list[AppendResult]:
         """Append to several topics of one partition, all or nothing."""
         writer = self.writer(writes[0][0])
         names = [name for name, _ in writes]
         if len(set(names)) < len(names):
-            raise InvalidRequest("expected each topic once in a write to several, found one twice")
+            raise InvalidRequest("a topic is named twice: put its records into one write")
         for name in names:
             if self.writer(name) is not writer:
                 raise TopicsApart(names[0], name)
@@ -346,22 +343,22 @@ class Engine:
             await writer.settled()
         self.registry.check_topics(len(set(names) - self._topics.keys()))
         now_ms = self.clock.now_ms()
-        decided: list[Change | Written] = []
+        decided: list[DecidedChange | AppendResult] = []
         new_bytes = 0  # retries are answered again even without room
         for name, write in writes:
             self.admission.check(writer, disable=write.disable_backpressure)
             decided.append(writer.partition.decide_write(name, write, now_ms))
-            new_bytes += write.batch.size_bytes if isinstance(decided[-1], Change) else 0
+            new_bytes += write.batch.size_bytes if isinstance(decided[-1], DecidedChange) else 0
         self.registry.check_total(new_bytes, now_ms)
-        changes = [each for each in decided if isinstance(each, Change)]
-        change = Change(
+        changes = [each for each in decided if isinstance(each, DecidedChange)]
+        change = DecidedChange(
             tuple(entry for each in changes for entry in each.entries),
             tuple(entry for each in changes for entry in each.to_log),
         )
         answers = iter(await writer.commit(change, sync=writer.is_synced(change)))
         return [
             each
-            if isinstance(each, Written)
+            if isinstance(each, AppendResult)
             else _written(each, [next(answers) for _ in each.entries])
             for each in decided
         ]
@@ -400,41 +397,7 @@ class Engine:
             answers[0], topic.earliest_seq, topic.head_seq, topic.count, topic.size_bytes
         )
 
-    async def show_topic(self, name: str, *, touch: bool = True) -> TopicView:
-        """The state of a topic, after its routers have delivered everything."""
-        await self.forwarder.drain(name)
-        topic = self.topic(name)
-        now_ms = self.clock.now_ms()
-        topic.expire(now_ms)
-        self.registry.recount(topic)
-        if touch:
-            self.touch(name)
-        return self._view(topic, now_ms)
-
-    def list_topics(
-        self,
-        prefix: str,
-        after: str | None,
-        page_size: int,
-        *,
-        touch: bool = False,
-        allowed: Callable[[str], bool] = lambda _name: True,
-    ) -> tuple[list[TopicView], bool]:
-        """A page of topics in the order of their names, and whether there are more."""
-        found = filter(allowed, self.registry.names_from(prefix, after))
-        names = list(islice(found, page_size + 1))
-        now_ms = self.clock.now_ms()
-        views = []
-        for name in names[:page_size]:
-            topic = self.registry.topics[name]
-            topic.expire(now_ms)
-            self.registry.recount(topic)
-            if touch:
-                self.touch(name)
-            views.append(self._view(topic, now_ms))
-        return views, len(names) > page_size
-
-    async def diff(self, name: str, request: ReadRequest) -> Diff:
+    async def diff(self, name: str, request: ReadRequest) -> DiffPage:
         """One page after a cursor; waits on request while there is nothing to report."""
         if self.forwarder.owes(name):
             await self.forwarder.drain(name)
@@ -442,7 +405,7 @@ class Engine:
         if not request.wait_ms or not first.parks or self.closing:
             return first
         until_s = self._loop.time() + request.wait_ms / 1e3
-        while await self._woken(name, until_s - self._loop.time()):
+        while await self.watchers.wait(name, until_s - self._loop.time()):
             if self.forwarder.owes(name):
                 await self.forwarder.drain(name)
             again = await self._read(name, request)
@@ -450,7 +413,7 @@ class Engine:
                 return again  # else it was woken for a record of its first read
         return first
 
-    async def _read(self, name: str, request: ReadRequest) -> Diff:
+    async def _read(self, name: str, request: ReadRequest) -> DiffPage:
         """One page; cold records are loaded first."""
         try:
             return self.read(name, request)
@@ -460,7 +423,7 @@ class Engine:
                 diff = await hold.answer(lambda upto_seq: self.read(name, request, upto_seq))
                 return diff._replace(cold_segments_read=len(hold.files))
 
-    def read(self, name: str, request: ReadRequest, upto_seq: int | None = None) -> Diff:
+    def read(self, name: str, request: ReadRequest, upto_seq: int | None = None) -> DiffPage:
         """One page of what is committed now, without what routers have not delivered yet.
 
         Raises `NotLoaded` for cold records that are not in memory; `diff` handles that.
@@ -468,21 +431,17 @@ class Engine:
         topic = self.topic(name)
         now_ms = self.clock.now_ms()
         diff = read(topic, request, now_ms, self.limits, upto_seq)
-        self.touch(name)
+        self.recency.touch(name)
         if topic.config.ttl_ms:
             self.registry.recount(topic)
         return diff
-
-    def touch(self, name: str) -> None:
-        """Note that a topic is consumed: its next turns come sooner."""
-        self.recency.touch(name)
 
     # Snapshots
 
     async def compact(self) -> int:
         """Snapshot everything logged since the last snapshots; return how many partitions."""
         if self.snapshotter is None:
-            raise Rejected("expected a data directory for snapshots, found none")
+            raise Rejected("this node has no data directory, so there are no snapshots")
         return await self.snapshotter.compact()
 
     async def backup(self, dest: Path, on_progress: OnProgress = silent) -> BackupList:
@@ -492,7 +451,7 @@ class Engine:
         called in another thread.
         """
         if self.snapshotter is None:
-            raise Rejected("expected a data directory to back up, found none")
+            raise Rejected("this node has no data directory, so there is nothing to back up")
         return await self.snapshotter.backup(dest, on_progress)
 
     # The scheduler
@@ -507,7 +466,7 @@ class Engine:
         if self.watchers.has(name):
             self.watchers.wake(name)
             if name in self.registry.topics:
-                self.touch(name)
+                self.recency.touch(name)
         self.forwarder.turn(name)
 
     def _mark(self, name: str) -> None:
@@ -525,7 +484,7 @@ class Engine:
         self,
         writer: PartitionWriter,
         name: str,
-        written: Written,
+        written: AppendResult,
         done: OnWritten,
     ) -> None:
         """Repeat the answer of an earlier write once that write is committed."""
@@ -541,7 +500,7 @@ class Engine:
         """Mark the topics of committed entries as dirty."""
         for entry in entries:
             kind = type(entry)
-            if kind is Appended or kind is Committed:
+            if kind is Appended or kind is SpaceCommitted:
                 self.turns.mark(entry.topic)  # type: ignore[union-attr]
             elif kind is Created:
                 name = entry.topic  # type: ignore[union-attr]
@@ -553,50 +512,15 @@ class Engine:
                 self.recency.forget(name)
                 self.queues.forget(name)
                 self.turns.mark(name)
-            elif kind is Deleted or kind is Acked or kind is Configured or kind is Claimed:
+            elif kind is Deleted or kind is JobsAcked or kind is Configured or kind is JobsClaimed:
                 self.forwarder.made_room(entry.topic)  # type: ignore[union-attr]
 
-    async def _woken(self, name: str, span_s: float) -> bool:
-        """Wait for the next turn of a topic; False on timeout."""
-        future: asyncio.Future[None] = self._loop.create_future()
 
-        def wake(_topic: str) -> None:
-            if not future.done():
-                future.set_result(None)
-
-        self.watchers.listen(name, wake)
-        try:
-            await asyncio.wait_for(future, span_s)
-        except TimeoutError:
-            return False
-        finally:
-            self.watchers.leave(name, wake)
-        return True
-
-    def _view(self, topic: Topic, now_ms: int) -> TopicView:
-        name = topic.name
-        queue = self.writer(name).partition.queues.get(name)
-        return TopicView(
-            name,
-            topic.config,
-            topic.head_seq,
-            topic.earliest_seq,
-            topic.head_seq + 1,
-            topic.count,
-            topic.size_bytes,
-            topic.told_epoch,
-            self.recency.priority(name),
-            topic.last_write_ms,
-            self.recency.last_ms(name),
-            queue.counts(now_ms) if queue is not None else None,
-        )
-
-
-def _finish_write(done: OnWritten, change: Change, outcome: list[Any] | Exception) -> None:
+def _finish_write(done: OnWritten, change: DecidedChange, outcome: list[Any] | Exception) -> None:
     done(outcome if isinstance(outcome, Exception) else _written(change, outcome))
 
 
-def _written(change: Change, answers: list[Any]) -> Written:
+def _written(change: DecidedChange, answers: list[Any]) -> AppendResult:
     """The answer to a write, including whether it created its topic."""
-    written: Written = answers[-1]
+    written: AppendResult = answers[-1]
     return written._replace(created=type(change.entries[0]) is Created)

@@ -1,23 +1,28 @@
-"""Runs routers: in each turn of their source, and before each read of their destination."""
+"""Runs routers: in each turn of their source, and before each read of their destination.
+
+Whether a router is allowed depends on all others, and on the topics at its ends, which may be on
+two partitions. So the commands that create and remove routers wait for each other; the rest of the
+node does not.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Final
 
 from penstock.kernel.clock import Clock
 from penstock.kernel.errors import PenstockError
 from penstock.protocol.errors import RouterNotFound, TopicNotFound
-from penstock.topics.core.blocks import Block, NotLoaded
-from penstock.topics.core.forward import Step
+from penstock.protocol.values import check_topic_name
+from penstock.topics.core.cold_row import ColdBlock, NotLoaded
+from penstock.topics.core.partition import DecidedChange
 from penstock.topics.core.registry import Registry
-from penstock.topics.core.router import Router, RouterConfig
-from penstock.topics.engine.placement import Writers
+from penstock.topics.core.router import Router, RouterConfig, RouterStep
 from penstock.topics.engine.turns import SLICE_MS
-from penstock.topics.engine.writers import LogFailed, PartitionWriter
+from penstock.topics.engine.writers import LogFailed, PartitionWriter, Writers
 from penstock.topics.persist.cold import ColdCache
 
 STEPS_MAX: Final = 8
@@ -46,7 +51,7 @@ class Forwarder:
         self._heads: dict[str, int] = {}  # source -> its head when all of its routers were due
         self._moving: set[str] = set()
         self._held: set[str] = set()  # routers whose destination is full
-        self._loading: dict[str, Block] = {}  # routers whose next records are read from disk
+        self._loading: dict[str, ColdBlock] = {}  # routers whose next records are read from disk
         self._asking_again: set[str] = set()  # held ones that retry after records expire
         self.cold: ColdCache | None = None
 
@@ -175,7 +180,7 @@ class Forwarder:
         try:
             step = self._decide(writer, router.config.name)
         except NotLoaded as missing:
-            assert self.cold is not None, "whoever has cold records can load them"
+            assert self.cold is not None, "a node with cold records has a cache for them"
             self._loading[router.config.name] = missing.block
             self.cold.soon(missing.block, partial(self.ask, router.config))
             return
@@ -212,9 +217,9 @@ class Forwarder:
             raise outcome
         return True
 
-    async def _loaded(self, router: Router, block: Block) -> bool:
+    async def _loaded(self, router: Router, block: ColdBlock) -> bool:
         """Load a block of a source. Returns False if it cannot be read: later turns retry."""
-        assert self.cold is not None, "whoever has cold records can load them"
+        assert self.cold is not None, "a node with cold records has a cache for them"
         try:
             if self.cold.failure(block) is None:
                 await self.cold.load(block)
@@ -225,7 +230,11 @@ class Forwarder:
         return False
 
     def _submit(
-        self, writer: PartitionWriter, router: Router, step: Step, then: Callable[[object], None]
+        self,
+        writer: PartitionWriter,
+        router: Router,
+        step: RouterStep,
+        then: Callable[[object], None],
     ) -> None:
         assert step.entry is not None
         self._moving.add(router.config.name)
@@ -244,7 +253,7 @@ class Forwarder:
                 self.ask(found.config)
         then(outcome)
 
-    def _decide(self, writer: PartitionWriter, name: str) -> Step | None:
+    def _decide(self, writer: PartitionWriter, name: str) -> RouterStep | None:
         self._loading.pop(name, None)
         try:
             step = writer.partition.decide_step(name, self._clock.now_ms())
@@ -274,3 +283,106 @@ class Forwarder:
 def _answer(future: asyncio.Future[object], outcome: object) -> None:
     if not future.done():
         future.set_result(outcome)
+
+
+class RouterCommands:
+    """Runs router commands, and topic commands that may remove routers."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        writers: Writers,
+        forwarder: Forwarder,
+        clock: Clock,
+        put_topic: Callable[[str, dict[str, Any]], Awaitable[object]],
+    ) -> None:
+        self._registry = registry
+        self._routers = registry.routers
+        self._writers = writers
+        self._forwarder = forwarder
+        self._clock = clock
+        self._put_topic = put_topic
+        self._alone = asyncio.Lock()
+
+    async def put(
+        self, config: RouterConfig, *, create_dest: bool = True
+    ) -> tuple[bool, RouterConfig]:
+        """Create a router with its missing topics, or change an existing one."""
+        async with self._alone:  # each check counts on all routers accepted before
+            return await self._put(config, create_dest=create_dest)
+
+    async def show(self, name: str) -> Router:
+        """A router, once it has reached the head of its source."""
+        router = self._routers.get(name)
+        await self._forwarder.drain(router.config.dest)
+        return self._routers.get(name)
+
+    async def remove(self, name: str) -> bool:
+        """Remove a router; False if it does not exist."""
+        async with self._alone:  # else it could be recreated meanwhile on another writer
+            router = self._routers.find(name)
+            if router is None:
+                return False
+            await self._remove_far(self._writers.of(router.config.dest), [name])
+            return True
+
+    async def drop_topic(self, name: str, *, if_empty: bool = False) -> tuple[bool, list[str]]:
+        """Remove a topic and all its routers; return whether it existed, and the routers."""
+        async with self._alone:
+            return await self._drop_topic(name, if_empty=if_empty)
+
+    async def _put(self, config: RouterConfig, *, create_dest: bool) -> tuple[bool, RouterConfig]:
+        topics = self._registry.topics
+        self._writers.of(config.dest).partition.check_router(config, create_dest=create_dest)
+        for end in (config.source, config.dest):
+            check_topic_name(end)
+        missing = {config.source, config.dest} - topics.keys()
+        if missing:
+            self._registry.check_topics(len(missing))
+        if config.source not in topics:
+            await self._put_topic(config.source, {})
+        writer = self._writers.of(config.dest)
+        async with writer.exclusive() as partition:
+            created = self._routers.find(config.name) is None
+            change = partition.decide_router(config, self._clock.now_ms(), create_dest=create_dest)
+            await writer.commit(change, sync=True)
+        self._forwarder.ask(config)  # the source may have grown since the decision
+        return created, config
+
+    async def _drop_topic(self, name: str, *, if_empty: bool) -> tuple[bool, list[str]]:
+        writer, now_ms = self._writers.of(name), self._clock.now_ms
+        async with writer.exclusive() as partition:  # an empty topic stays empty until the end
+            partition.check_drop(name, now_ms(), if_empty=if_empty)
+            removed = await self._remove_out_of(name, writer)
+            into = [router.config.name for router in self._routers.feeders_of(name)]
+            change = partition.decide_drop(name, now_ms(), if_empty=if_empty)
+            if change.entries:
+                await writer.commit(change, sync=True)
+        return bool(change.entries), sorted([*removed, *(into if change.entries else ())])
+
+    async def _remove_out_of(self, source: str, held: PartitionWriter) -> list[str]:
+        """Remove the routers that copy from a topic whose own writer is held."""
+        names: dict[PartitionWriter, list[str]] = {}
+        for router in self._routers.fed_by(source):
+            names.setdefault(self._writers.of(router.config.dest), []).append(router.config.name)
+        for writer, here in names.items():
+            if writer is held:
+                await _remove_on(writer, here)
+            else:
+                await self._remove_far(writer, here)
+        return [name for here in names.values() for name in here]
+
+    async def _remove_far(self, writer: PartitionWriter, names: list[str]) -> None:
+        """Remove routers of a writer that is not held yet, though another one may be.
+
+        Only the command that holds `_alone` waits for a second writer, so there is no deadlock.
+        """
+        async with writer.exclusive():
+            await _remove_on(writer, names)
+
+
+async def _remove_on(writer: PartitionWriter, names: list[str]) -> None:
+    """Remove routers of a held writer, all or none."""
+    changes = [writer.partition.decide_router_removal(name) for name in names]
+    entries = tuple(entry for change in changes for entry in change.entries)
+    await writer.commit(DecidedChange(entries, entries), sync=True)

@@ -18,33 +18,32 @@ from penstock.protocol.errors import (
     TopicFull,
 )
 from penstock.topics.core.batch import Batch
-from penstock.topics.core.blocks import Block, NotLoaded
-from penstock.topics.core.entries import Acked, Claimed, Extended, Nacked
-from penstock.topics.core.leases import ClaimRequest, ClaimWindow, Lease, Settle
-from penstock.topics.core.partition import Change
-from penstock.topics.core.queue import Queue, QueueCounts
+from penstock.topics.core.cold_row import ColdBlock, NotLoaded
+from penstock.topics.core.entries import JobsAcked, JobsClaimed, JobsExtended, JobsNacked
+from penstock.topics.core.leases import ClaimRequest, ClaimWindow, JobLease, Settle
+from penstock.topics.core.partition import DecidedChange
+from penstock.topics.core.queue import JobCounts, Queue
 from penstock.topics.core.record_row import Slot
 from penstock.topics.engine.forwarder import Forwarder
-from penstock.topics.engine.placement import Writers
-from penstock.topics.engine.writers import PartitionWriter
+from penstock.topics.engine.writers import PartitionWriter, Writers
 from penstock.topics.persist.cold import ColdCache, Hold
 
 _REFUSALS: Final = (TopicFull, RecordTooLarge, Throttled, IsASpace)
 """Why a topic refuses dead letters: their jobs keep waiting."""
 
 
-class Job(NamedTuple):
+class LeasedJob(NamedTuple):
     """A leased job with its record."""
 
-    lease: Lease
+    lease: JobLease
     slot: Slot
 
 
-class Claims(NamedTuple):
+class ClaimResult(NamedTuple):
     """The jobs of a claimer, and the counts of the queue afterwards."""
 
-    jobs: list[Job]
-    counts: QueueCounts
+    jobs: list[LeasedJob]
+    counts: JobCounts
 
 
 class Settled(NamedTuple):
@@ -52,7 +51,7 @@ class Settled(NamedTuple):
 
     seqs: tuple[int, ...]
     skipped: list[int]
-    counts: QueueCounts
+    counts: JobCounts
     deadline_ms: int = 0
 
 
@@ -75,10 +74,10 @@ class QueueCommands:
         self._clock = clock
         self._touch = touch
         self._mark = mark
-        self._windows: dict[str, tuple[ClaimWindow, asyncio.Task[list[list[Job]]]]] = {}
+        self._windows: dict[str, tuple[ClaimWindow, asyncio.Task[list[list[LeasedJob]]]]] = {}
         self._dead_lettering: dict[str, asyncio.Lock] = {}
 
-    async def claim(self, name: str, request: ClaimRequest) -> Claims:
+    async def claim(self, name: str, request: ClaimRequest) -> ClaimResult:
         """Lease jobs to a node, lowest seq first."""
         queue = await self._queue(name)
         self._touch(name)
@@ -87,7 +86,7 @@ class QueueCommands:
             jobs = await self._claim_together(name, request, jitter_ms)
         else:
             jobs = (await self._claim(name, [request]))[0]
-        return Claims(jobs, self._counts(name))
+        return ClaimResult(jobs, self._counts(name))
 
     async def ack(self, name: str, settle: Settle) -> Settled:
         """Finish jobs: they are deleted."""
@@ -125,7 +124,7 @@ class QueueCommands:
         return self._writers.of(name).partition.queue(name)
 
     async def _settle(
-        self, name: str, entry: Acked | Nacked | Extended, skipped: list[int]
+        self, name: str, entry: JobsAcked | JobsNacked | JobsExtended, skipped: list[int]
     ) -> Settled:
         writer = self._writers.of(name)
         if entry.seqs:
@@ -134,7 +133,9 @@ class QueueCommands:
             )
         return Settled(entry.seqs, skipped, self._counts(name))
 
-    async def _claim_together(self, name: str, request: ClaimRequest, jitter_ms: int) -> list[Job]:
+    async def _claim_together(
+        self, name: str, request: ClaimRequest, jitter_ms: int
+    ) -> list[LeasedJob]:
         """Join the window of a queue, or open one; all of it is served when it closes."""
         found = self._windows.get(name)
         if found is None:
@@ -148,7 +149,7 @@ class QueueCommands:
 
     async def _serve_window(
         self, name: str, window: ClaimWindow, jitter_ms: int
-    ) -> list[list[Job]]:
+    ) -> list[list[LeasedJob]]:
         """Serve a window when it closes, even if some of its claimers have disconnected."""
         try:
             await asyncio.sleep(jitter_ms / 1e3)
@@ -157,7 +158,7 @@ class QueueCommands:
         assert window.closes_ms is not None
         return await self._claim(name, window.close(window.closes_ms))
 
-    async def _claim(self, name: str, requests: Sequence[ClaimRequest]) -> list[list[Job]]:
+    async def _claim(self, name: str, requests: Sequence[ClaimRequest]) -> list[list[LeasedJob]]:
         """One pass over the queue. Jobs that were delivered too often become dead letters first."""
         queue = await self._queue(name)
         with self._cold.hold() as hold:
@@ -171,7 +172,7 @@ class QueueCommands:
 
     async def _claim_after_dead_letters(
         self, name: str, requests: Sequence[ClaimRequest], hold: Hold
-    ) -> list[list[Job]]:
+    ) -> list[list[LeasedJob]]:
         """Claim from a queue with dead letters.
 
         Dead letters for the same partition are in one change with the claim. Those for another
@@ -192,7 +193,7 @@ class QueueCommands:
 
     async def _choose(
         self, queue: Queue, requests: Sequence[ClaimRequest], hold: Hold
-    ) -> tuple[Queue, Claimed]:
+    ) -> tuple[Queue, JobsClaimed]:
         """Decide which claimer gets which job, once all their records are in memory."""
         while True:
             entry = queue.decide_claim(requests, self._clock.now_ms(), secrets.randbits(64))
@@ -206,13 +207,15 @@ class QueueCommands:
                     queue.pass_over(block.first_seq, block.last_seq)
             queue = await self._queue(queue.topic.name)
 
-    def _dead_letter_near(self, queue: Queue, entry: Claimed) -> tuple[Change, Claimed]:
+    def _dead_letter_near(
+        self, queue: Queue, entry: JobsClaimed
+    ) -> tuple[DecidedChange, JobsClaimed]:
         """A claim and the dead letters that fit in its own partition, as one change."""
         partition, dest = self._writers.of(entry.topic).partition, queue.topic.config.dead_letter
         if not entry.dead or dest is None:
             return partition.change_of(entry), entry
         letters, now_ms = queue.letters(entry).records, self._clock.now_ms()
-        letters_change, fits, left = Change((), ()), 0, len(letters)
+        letters_change, fits, left = DecidedChange((), ()), 0, len(letters)
         count = left  # usually all of them fit
         while left:
             try:
@@ -226,9 +229,9 @@ class QueueCommands:
         entry = replace(entry, dead=entry.dead[:fits])
         settled = partition.change_of(entry)
         entries = (*letters_change.entries, *settled.entries)
-        return Change(entries, (*letters_change.to_log, *settled.to_log)), entry
+        return DecidedChange(entries, (*letters_change.to_log, *settled.to_log)), entry
 
-    async def _dead_letter_far(self, dest: str, queue: Queue, entry: Claimed) -> bool:
+    async def _dead_letter_far(self, dest: str, queue: Queue, entry: JobsClaimed) -> bool:
         """Write dead letters to another partition, then end their jobs. False if none was accepted.
 
         The jobs are not reserved meanwhile: a job that a client claimed because the queue was
@@ -265,31 +268,31 @@ class QueueCommands:
         self,
         queue: Queue,
         requests: Sequence[ClaimRequest],
-        change: Change,
-        entry: Claimed,
-    ) -> list[list[Job]]:
-        jobs: list[list[Job]] = [[] for _ in requests]
+        change: DecidedChange,
+        entry: JobsClaimed,
+    ) -> list[list[LeasedJob]]:
+        jobs: list[list[LeasedJob]] = [[] for _ in requests]
         for lease in entry.leases:
             slot = queue.topic.slot(lease.seq)
             assert slot is not None, "only live jobs are leased"
-            jobs[lease.request].append(Job(lease, slot))
+            jobs[lease.request].append(LeasedJob(lease, slot))
         if change.entries and (entry.leases or entry.dead):
             writer = self._writers.of(entry.topic)
             await writer.commit(change, sync=bool(change.to_log))
         return jobs
 
-    def _counts(self, name: str) -> QueueCounts:
+    def _counts(self, name: str) -> JobCounts:
         queue = self._writers.of(name).partition.queues.get(name)
-        return queue.counts(self._clock.now_ms()) if queue else QueueCounts(0, 0, 0)
+        return queue.counts(self._clock.now_ms()) if queue else JobCounts(0, 0, 0)
 
     def _is_synced(self, writer: PartitionWriter, name: str) -> bool:
         config = writer.partition.topics[name].config
         return config.durability == "fsync" or config.leases_durable
 
 
-def _not_loaded(queue: Queue, entry: Claimed) -> list[Block]:
+def _not_loaded(queue: Queue, entry: JobsClaimed) -> list[ColdBlock]:
     """The distinct blocks with records that a claim needs and memory does not have."""
-    missing: dict[Block, None] = {}
+    missing: dict[ColdBlock, None] = {}
     for seq in (*entry.dead, *(lease.seq for lease in entry.leases)):
         try:
             queue.topic.get(seq)
@@ -298,7 +301,7 @@ def _not_loaded(queue: Queue, entry: Claimed) -> list[Block]:
     return list(missing)
 
 
-def _look(served: asyncio.Task[list[list[Job]]]) -> None:
+def _look(served: asyncio.Task[list[list[LeasedJob]]]) -> None:
     """Retrieve an error even if all waiters are gone, so that asyncio does not report it."""
     if not served.cancelled():
         served.exception()

@@ -10,21 +10,21 @@ from typing import Any, Final, NamedTuple
 from msgspec import Struct, json
 
 from penstock.commits.entity import encode
-from penstock.commits.model import ABSENT, Commit, check_entity_id
-from penstock.commits.past import Past, seqs_upto
-from penstock.commits.sessions import Answer
+from penstock.commits.model import ABSENT, check_entity_id
+from penstock.commits.sessions import CommitAnswer
+from penstock.commits.space import Past, seqs_upto
 from penstock.kernel.clock import Clock
 from penstock.kernel.errors import PenstockError
+from penstock.protocol.commits import Commit
 from penstock.protocol.errors import EntityNotFound, InvalidRequest, PastGone
-from penstock.topics.core.blocks import NotLoaded
-from penstock.topics.core.entries import Committed
-from penstock.topics.core.partition import Change
-from penstock.topics.core.record import Record
+from penstock.topics.core.cold_row import NotLoaded
+from penstock.topics.core.entries import SpaceCommitted
+from penstock.topics.core.partition import DecidedChange
+from penstock.topics.core.record import RawRecord
 from penstock.topics.core.registry import Registry
 from penstock.topics.core.space import Rule, TopicSpace, commit_of
 from penstock.topics.engine.admission import Admission
-from penstock.topics.engine.placement import Writers
-from penstock.topics.engine.writers import PartitionWriter
+from penstock.topics.engine.writers import PartitionWriter, Writers
 from penstock.topics.persist.cold import ColdCache, Hold
 
 _BREATH: Final = 256
@@ -49,7 +49,7 @@ class EntityView(NamedTuple):
     head_seq: int
 
 
-class EntityPage(NamedTuple):
+class EntityList(NamedTuple):
     """Entities in the order of their ids, all as they were at `head_seq`."""
 
     entities: list[EntityView]
@@ -57,7 +57,7 @@ class EntityPage(NamedTuple):
     more: bool
 
 
-class HistoryRow(NamedTuple):
+class PastCommit(NamedTuple):
     """A commit that wrote an entity."""
 
     seq: int
@@ -65,10 +65,10 @@ class HistoryRow(NamedTuple):
     commit: Commit
 
 
-class HistoryPage(NamedTuple):
+class CommitHistory(NamedTuple):
     """Commits that wrote an entity, oldest first. Not `complete` if older ones were evicted."""
 
-    rows: list[HistoryRow]
+    rows: list[PastCommit]
     head_seq: int
     more: bool
     complete: bool
@@ -122,7 +122,7 @@ class SpaceCommands:
             return
         partition = writer.partition
         space = partition.spaces.get(name)
-        decided: Change | Committed | Answer
+        decided: DecidedChange | SpaceCommitted | CommitAnswer
         try:
             if self._admission.is_pressed:
                 self._admission.check(writer)
@@ -133,12 +133,12 @@ class SpaceCommands:
         except PenstockError as error:
             self._tell(writer, name, error, done)
             return
-        if isinstance(decided, Committed):
+        if isinstance(decided, SpaceCommitted):
             assert space is not None, "a space that is made comes with the entry that makes it"
             writer.submit_commit(
                 space, decided, partial(self._on_committed, space.topic.told_epoch, done)
             )
-        elif isinstance(decided, Change):
+        elif isinstance(decided, DecidedChange):
             writer.submit(decided, partial(self._made, name, done), sync=True)
         else:
             self._tell(writer, name, decided, done)
@@ -161,7 +161,7 @@ class SpaceCommands:
             raise EntityNotFound(name, entity, head_seq)
         return found
 
-    async def entities(self, name: str, request: PageRequest) -> EntityPage:
+    async def entities(self, name: str, request: PageRequest) -> EntityList:
         """A page of entities, all as of one seq."""
         space = self._space(name, request.at_seq)
         core = space.core
@@ -172,16 +172,16 @@ class SpaceCommands:
             if not count % _BREATH:
                 await asyncio.sleep(0)
             if len(views) >= request.limit or room <= 0:
-                return EntityPage(views, head_seq, True)
+                return EntityList(views, head_seq, True)
             view = await self._view(space, entity, head_seq)
             if view is not None:
                 views.append(view)
                 room -= len(view.document)
-        return EntityPage(views, head_seq, False)
+        return EntityList(views, head_seq, False)
 
     async def history(
         self, name: str, entity: str, after_seq: int = 0, limit: int = 100
-    ) -> HistoryPage:
+    ) -> CommitHistory:
         """The commits that wrote an entity, as far as their records still exist."""
         space = self._space(name, None)
         topic, history = space.topic, space.core.histories.get(check_entity_id(entity))
@@ -189,7 +189,7 @@ class SpaceCommands:
             raise EntityNotFound(name, entity, topic.head_seq)
         earliest_seq = topic.earliest_seq
         seqs = [seq for seq in history if seq >= earliest_seq and seq > after_seq]
-        rows: list[HistoryRow] = []
+        rows: list[PastCommit] = []
         complete = history[0] >= earliest_seq
         with self._cold.hold() as hold:
             for seq in seqs[:limit]:
@@ -197,8 +197,8 @@ class SpaceCommands:
                 if slot is not None:
                     ts_ms, record = slot
                     commit = commit_of(record)
-                    rows.append(HistoryRow(seq, ts_ms, commit))
-        return HistoryPage(rows, topic.head_seq, len(seqs) > limit, complete)
+                    rows.append(PastCommit(seq, ts_ms, commit))
+        return CommitHistory(rows, topic.head_seq, len(seqs) > limit, complete)
 
     # Helpers
 
@@ -207,20 +207,24 @@ class SpaceCommands:
         head_seq = space.topic.head_seq
         if at_seq is not None and at_seq > head_seq:
             raise InvalidRequest(
-                f"expected at of {head_seq} or less, found {at_seq}", head=head_seq
+                f"at={at_seq} is after the space's last commit, {head_seq}", head=head_seq
             )
         self._touch(name)
         return space
 
     def _tell(
-        self, writer: PartitionWriter, name: str, outcome: Answer | PenstockError, done: OnAccepted
+        self,
+        writer: PartitionWriter,
+        name: str,
+        outcome: CommitAnswer | PenstockError,
+        done: OnAccepted,
     ) -> None:
         """Answer without a change, once everything the answer may depend on is in the log."""
 
         def tell(settled: object) -> None:
             if isinstance(settled, Exception):
                 done(settled)
-            elif isinstance(outcome, Answer):
+            elif isinstance(outcome, CommitAnswer):
                 done(self._accepted(name, outcome, replayed=True))
             else:
                 done(outcome)
@@ -230,7 +234,9 @@ class SpaceCommands:
         else:
             writer.after(tell)
 
-    def _on_committed(self, epoch: int, done: OnAccepted, outcome: Answer | Exception) -> None:
+    def _on_committed(
+        self, epoch: int, done: OnAccepted, outcome: CommitAnswer | Exception
+    ) -> None:
         if isinstance(outcome, Exception):
             done(outcome)
         else:
@@ -242,7 +248,7 @@ class SpaceCommands:
         else:
             done(self._accepted(name, outcome[-1], replayed=False))
 
-    def _accepted(self, name: str, answer: Answer, *, replayed: bool) -> Accepted:
+    def _accepted(self, name: str, answer: CommitAnswer, *, replayed: bool) -> Accepted:
         topic = self._registry.topics.get(name)
         return Accepted(
             answer.seq, answer.ts_ms, replayed, 0 if topic is None else topic.told_epoch
@@ -282,7 +288,7 @@ class SpaceCommands:
             return None
         return EntityView(entity, seqs[0], encode(document), at_seq)
 
-    async def _slot(self, space: TopicSpace, seq: int, hold: Hold) -> tuple[int, Record] | None:
+    async def _slot(self, space: TopicSpace, seq: int, hold: Hold) -> tuple[int, RawRecord] | None:
         """The record of a seq with its time, loaded if it is cold; None if it was evicted."""
         while True:
             try:
@@ -296,7 +302,7 @@ class SpaceCommands:
 def _gone(space: TopicSpace, at_seq: int) -> PastGone:
     earliest_seq = space.topic.earliest_seq
     return PastGone(
-        f"expected a seq whose past is still there, found {at_seq}: the records of space "
+        f"the commits up to seq {at_seq} are no longer kept: those of space "
         f"{space.topic.name!r} begin with {earliest_seq}",
         at=at_seq,
         earliest_seq=earliest_seq,

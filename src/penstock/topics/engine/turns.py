@@ -214,7 +214,7 @@ class Turns:
             try:
                 self._serve(topic)
             except Exception:
-                _LOGGER.exception("topic %r could not be served", topic)
+                _LOGGER.exception("the turn of topic %r failed", topic)
             self._queue.done(topic, now_ns // 1_000_000)
             self.served += 1
             now_ns = clock.monotonic_ns()
@@ -236,7 +236,7 @@ class Turns:
             try:
                 step()
             except Exception:
-                _LOGGER.exception("a push could not go on")
+                _LOGGER.exception("a push to watchers failed")
             now_ns = clock.monotonic_ns()
             if now_ns - began_ns >= share_ns:
                 break

@@ -7,6 +7,7 @@ wake-up is missed.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -14,9 +15,9 @@ from typing import Final, NamedTuple
 
 from penstock.protocol.config import TopicConfig
 from penstock.protocol.limits import TopicLimits
-from penstock.topics.core.blocks import Block, NotLoaded
-from penstock.topics.core.read import Diff, ReadRequest, read
-from penstock.topics.core.shown import Found, records_json
+from penstock.topics.core.cold_row import ColdBlock, NotLoaded
+from penstock.topics.core.read import DiffPage, ReadRequest, read
+from penstock.topics.core.record import Found, records_json
 from penstock.topics.core.topic import Topic
 from penstock.topics.persist.cold import ColdCache
 
@@ -24,14 +25,14 @@ Listener = Callable[[str], None]
 _LOGGER: Final = logging.getLogger("penstock.topics")
 
 
-class Shape(NamedTuple):
+class PageShape(NamedTuple):
     """The fields a watcher wants: watchers with the same shape and cursor share encoded bytes."""
 
     request: ReadRequest = ReadRequest()
     include_data: bool = True
 
     @classmethod
-    def of(cls, request: ReadRequest, *, include_data: bool = True) -> Shape:
+    def of(cls, request: ReadRequest, *, include_data: bool = True) -> PageShape:
         """The shape of a request, whatever its cursor."""
         return cls(request._replace(from_seq=0, epoch=None, wait_ms=0), include_data)
 
@@ -51,7 +52,7 @@ class Behind(NamedTuple):
         return Behind(*map(sum, zip(self, other, strict=True)))
 
 
-class Page:
+class SharedPage:
     """The current page for a cursor: the diff, its records as JSON, and a cache of encoded frames.
 
     `waits`: its records are being loaded. There is nothing to report yet, not even an empty page;
@@ -60,7 +61,7 @@ class Page:
 
     __slots__ = ("diff", "frames", "records", "waits")
 
-    def __init__(self, diff: Diff, records: bytes, *, waits: bool = False) -> None:
+    def __init__(self, diff: DiffPage, records: bytes, *, waits: bool = False) -> None:
         self.waits = waits
         self.diff = diff
         self.records = records
@@ -74,7 +75,7 @@ class Watchers:
         self._limits = limits
         self.by_topic: dict[str, dict[Listener, None]] = {}
         self._created: dict[Listener, None] = {}
-        self._pages: dict[tuple[int, int | None, Shape], Page] = {}
+        self._pages: dict[tuple[int, int | None, PageShape], SharedPage] = {}
         self._pages_of: tuple[Topic, int, int, int, TopicConfig] | None = None
         self.cold: ColdCache | None = None
         self.mark: Callable[[str], None] = self.wake
@@ -90,6 +91,23 @@ class Watchers:
             listeners.pop(listener, None)
             if not listeners:
                 del self.by_topic[topic]
+
+    async def wait(self, topic: str, span_s: float) -> bool:
+        """Wait for the next turn of a topic; False on timeout."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def wake(_topic: str) -> None:
+            if not future.done():
+                future.set_result(None)
+
+        self.listen(topic, wake)
+        try:
+            await asyncio.wait_for(future, span_s)
+        except TimeoutError:
+            return False
+        finally:
+            self.leave(topic, wake)
+        return True
 
     def listen_created(self, listener: Listener) -> None:
         """Call a listener with the name of every new topic."""
@@ -131,8 +149,8 @@ class Watchers:
         _tell(self._created, topic)
 
     def page(
-        self, topic: Topic, from_seq: int, epoch: int | None, shape: Shape, now_ms: int
-    ) -> Page:
+        self, topic: Topic, from_seq: int, epoch: int | None, shape: PageShape, now_ms: int
+    ) -> SharedPage:
         """The current page for a cursor; shared until the topic changes.
 
         A failed read from disk is raised once to each waiter.
@@ -150,11 +168,11 @@ class Watchers:
                 diff = self._read(topic, request, now_ms)
             except NotLoaded as missing:
                 return self._wait(topic, from_seq, epoch, missing.block)
-            page = Page(diff, encode_records(diff, shape))
+            page = SharedPage(diff, encode_records(diff, shape))
             self._pages[key] = page
         return page
 
-    def _read(self, topic: Topic, request: ReadRequest, now_ms: int) -> Diff:
+    def _read(self, topic: Topic, request: ReadRequest, now_ms: int) -> DiffPage:
         """A page; with several blocks of cold records it ends before the first that is not loaded.
 
         A reader that needed all of them at once might exceed the memory for loaded blocks.
@@ -167,17 +185,19 @@ class Watchers:
                 raise
             return diff
 
-    def _wait(self, topic: Topic, from_seq: int, epoch: int | None, block: Block) -> Page:
+    def _wait(self, topic: Topic, from_seq: int, epoch: int | None, block: ColdBlock) -> SharedPage:
         """Load a block, and give the topic a turn when it is loaded."""
-        assert self.cold is not None, "whoever has cold records can load them"
+        assert self.cold is not None, "a node with cold records has a cache for them"
         error = self.cold.failure(block)
         if error is not None:
             raise error
         mark = partial(self.mark, topic.name)
         self.cold.soon(block, mark, failed=mark)
         epoch = topic.told_epoch if epoch is None else epoch
-        diff = Diff(Found((), (), ()), from_seq, topic.head_seq, topic.earliest_seq, None, epoch, 0)
-        return Page(diff, b"", waits=True)
+        diff = DiffPage(
+            Found((), (), ()), from_seq, topic.head_seq, topic.earliest_seq, None, epoch, 0
+        )
+        return SharedPage(diff, b"", waits=True)
 
     def forget_pages(self) -> None:
         """Free the pages kept for the topic that was served."""
@@ -194,7 +214,7 @@ def _tell(listeners: Iterable[Listener], topic: str) -> None:
             _LOGGER.exception("a listener of topic %r failed", topic)
 
 
-def encode_records(diff: Diff, shape: Shape) -> bytes:
+def encode_records(diff: DiffPage, shape: PageShape) -> bytes:
     """The records of a diff as the inside of a JSON array."""
     request = shape.request
     return records_json(

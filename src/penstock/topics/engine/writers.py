@@ -10,30 +10,32 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
-from penstock.commits.sessions import Answer
+from penstock.commits.sessions import CommitAnswer
 from penstock.kernel.errors import PenstockError, Unavailable, Unknown
-from penstock.log.executor import Phase, Work
+from penstock.log.executor import Phase, WorkKind
 from penstock.log.journal import LocalJournal
+from penstock.log.reads import resolve
 from penstock.topics.core.batch import Batch
 from penstock.topics.core.codec import encode_entries
-from penstock.topics.core.entries import Appended, Committed
-from penstock.topics.core.partition import Change, Entry, Partition
+from penstock.topics.core.entries import Appended, SpaceCommitted
+from penstock.topics.core.partition import DecidedChange, Entry, Partition
+from penstock.topics.core.registry import partition_of
 from penstock.topics.core.router import RouterEntry
 from penstock.topics.core.space import TopicSpace
-from penstock.topics.core.topic import Topic, Written
+from penstock.topics.core.topic import AppendResult, Topic
 
 Done = Callable[[list[Any] | Exception], None]
-OnWritten = Callable[[Written | Exception], None]
-OnCommitted = Callable[[Answer | Exception], None]
+OnWritten = Callable[[AppendResult | Exception], None]
+OnCommitted = Callable[[CommitAnswer | Exception], None]
 T = TypeVar("T")
-Waiting = list[tuple[Change | Appended | Committed, Any]]
+Waiting = list[tuple[DecidedChange | Appended | SpaceCommitted, Any]]
 
 _LOGGER: Final = logging.getLogger("penstock.topics")
-_NOTHING: Final = Change((), ())
+_NOTHING: Final = DecidedChange((), ())
 UNSYNCED_SEQS_MAX: Final = 4_096
 """The most seqs of a topic assigned without a sync: half of them while a sync is in flight, half
 before the next begins. This many are skipped after a crash of the machine.
@@ -134,7 +136,7 @@ class PartitionWriter:
         self._held_bytes += size_bytes
         self._count(size_bytes)
 
-    def is_synced(self, change: Change) -> bool:
+    def is_synced(self, change: DecidedChange) -> bool:
         """Whether a change must be synced before it is answered."""
         topics = self.partition.topics
         for entry in change.to_log:
@@ -147,7 +149,7 @@ class PartitionWriter:
                 return True
         return False
 
-    def submit(self, change: Change, done: Done, *, sync: bool) -> None:
+    def submit(self, change: DecidedChange, done: Done, *, sync: bool) -> None:
         """Stage a change and log it together with all others of this loop iteration."""
         if self.refusal is not None:
             done(self.refusal)
@@ -169,7 +171,7 @@ class PartitionWriter:
     def submit_append(self, topic: Topic, batch: Batch, now_ms: int, done: OnWritten) -> None:
         """Fast path of `submit` for one append that cannot be refused.
 
-        In a profile of single writes `Change`, `stage` and `commit` were most of the engine.
+        In a profile of single writes `DecidedChange`, `stage` and `commit` were most of the engine.
         """
         if self.refusal is not None:
             done(self.refusal)
@@ -185,7 +187,7 @@ class PartitionWriter:
             self._scheduled = True
             self._wal.join(self)
 
-    def submit_commit(self, space: TopicSpace, entry: Committed, done: OnCommitted) -> None:
+    def submit_commit(self, space: TopicSpace, entry: SpaceCommitted, done: OnCommitted) -> None:
         """Fast path of `submit` for one commit that was just decided, as `submit_append`."""
         if self.refusal is not None:
             done(self.refusal)
@@ -203,10 +205,10 @@ class PartitionWriter:
         """Call back once everything staged now is committed or failed."""
         self.submit(_NOTHING, done, sync=False)
 
-    async def commit(self, change: Change, *, sync: bool) -> list[Any]:
+    async def commit(self, change: DecidedChange, *, sync: bool) -> list[Any]:
         """Submit a change and wait for its answers."""
         future: asyncio.Future[list[Any]] = self._loop.create_future()
-        self.submit(change, partial(_resolve, future), sync=sync)
+        self.submit(change, partial(resolve, future), sync=sync)
         return await future
 
     def check(self) -> None:
@@ -219,7 +221,7 @@ class PartitionWriter:
         """Whether only this partition has failed; its executor says why."""
         return self.executor.phase is Phase.FAILED
 
-    async def run(self, kind: Work, call: Callable[[], T]) -> T:
+    async def run(self, kind: WorkKind, call: Callable[[], T]) -> T:
         """Run a call as one piece of the executor's work, and wait for it."""
         future: asyncio.Future[T] = self._loop.create_future()
 
@@ -227,12 +229,11 @@ class PartitionWriter:
             try:
                 result = call()
             except Exception as error:
-                _refuse(future, error)
+                resolve(future, error)
             else:
-                if not future.done():
-                    future.set_result(result)
+                resolve(future, result)
 
-        self.executor.submit(kind, turn, partial(_refuse, future))
+        self.executor.submit(kind, turn, partial(resolve, future))
         return await future
 
     async def settled(self) -> None:
@@ -240,14 +241,14 @@ class PartitionWriter:
         self.check()
         while self._held is not None:
             waiter: asyncio.Future[None] = self._loop.create_future()
-            self._held.append(partial(_wake, waiter))
+            self._held.append(partial(resolve, waiter, None))
             await waiter
         if not self.is_idle:
             if self._failed is not None:  # it would accept nothing to wait for
                 await self.until_idle()
                 return
             waiter = self._loop.create_future()
-            self.after(lambda _outcome: _wake(waiter))
+            self.after(lambda _outcome: resolve(waiter, None))
             await waiter
 
     def exclusive(self) -> Exclusive:
@@ -283,19 +284,19 @@ class PartitionWriter:
         while not self.is_idle:
             waiter: asyncio.Future[None] = self._loop.create_future()
             wait = partial(self._wake_when_idle, waiter)
-            self.executor.submit(Work.MAINTENANCE, wait, partial(_refuse, waiter))
+            self.executor.submit(WorkKind.MAINTENANCE, wait, partial(resolve, waiter))
             await waiter
 
     def _wake_when_idle(self, waiter: asyncio.Future[None]) -> None:
         if self.is_idle:
-            _wake(waiter)
+            resolve(waiter, None)
         else:
             self._idle.append(waiter)
 
     def flush(self) -> None:
         """Submit what is staged to the group commit being formed, in the executor's turn."""
         try:
-            self.executor.submit(Work.CLIENT, self._flush)
+            self.executor.submit(WorkKind.CLIENT, self._flush)
         except PenstockError as error:
             self._scheduled = False
             self._fail_pending(error)
@@ -368,7 +369,7 @@ class PartitionWriter:
     def _on_written(self, size_bytes: int, error: Exception | None) -> None:
         """Handle the log's answer as one piece of replication work."""
         try:
-            self.executor.submit(Work.REPLICATION, partial(self._written, size_bytes, error))
+            self.executor.submit(WorkKind.REPLICATION, partial(self._written, size_bytes, error))
         except PenstockError:  # the partition failed meanwhile, and its writer was told
             self._count(-size_bytes)
 
@@ -431,7 +432,7 @@ class PartitionWriter:
             self._guarded(command)  # each finds the partition out of service
         idle, self._idle = self._idle, []
         for waiter in idle:
-            _refuse(waiter, self.refusal)
+            resolve(waiter, self.refusal)
         self._partition_failed(self.partition)
 
     def _settle(self) -> None:
@@ -442,14 +443,13 @@ class PartitionWriter:
         if not self._pending:
             idle, self._idle = self._idle, []
             for waiter in idle:
-                if not waiter.done():
-                    waiter.set_result(None)
+                resolve(waiter, None)
 
     def _commit_all(self, waiting: Waiting) -> None:
         apply, listened, routed = self.partition.apply, self._listened, self._routed
         self._committing = True
         for change, done in waiting:
-            if type(change) is not Appended and type(change) is not Committed:
+            if type(change) is not Appended and type(change) is not SpaceCommitted:
                 self._commit(change, done)  # type: ignore[arg-type]
                 continue
             written = apply(change)
@@ -459,25 +459,25 @@ class PartitionWriter:
             try:
                 done(written)
             except Exception:
-                _LOGGER.exception("an answer could not be given")
+                _LOGGER.exception("the callback of a command raised")
         self._committing = False
 
-    def _commit(self, change: Change, done: Done) -> None:
+    def _commit(self, change: DecidedChange, done: Done) -> None:
         answers = self.partition.apply_all(change.entries)
         self._committed(change.entries)
         try:
             done(answers)
         except Exception:
-            _LOGGER.exception("an answer could not be given")
+            _LOGGER.exception("the callback of a command raised")
 
     def _guarded(self, call: Callable[[], None]) -> None:
         try:
             call()
         except Exception:
-            _LOGGER.exception("an answer could not be given")
+            _LOGGER.exception("the callback of a command raised")
 
 
-def _size_of(change: Change) -> int:
+def _size_of(change: DecidedChange) -> int:
     """The bytes of records in a change."""
     return sum(
         entry.batch.size_bytes
@@ -492,25 +492,38 @@ def _topics_of(staged: Iterable[Waiting]) -> set[str]:
         entry
         for waiting in staged
         for change, _ in waiting
-        for entry in (change.entries if isinstance(change, Change) else (change,))
+        for entry in (change.entries if isinstance(change, DecidedChange) else (change,))
     )
     return {entry.topic for entry in entries if not isinstance(entry, RouterEntry)}
 
 
-def _resolve(future: asyncio.Future[list[Any]], outcome: list[Any] | Exception) -> None:
-    if future.done():
-        return
-    if isinstance(outcome, Exception):
-        future.set_exception(outcome)
-    else:
-        future.set_result(outcome)
+class Writers:
+    """The writers of a node's partitions, by number and by topic."""
 
+    def __init__(self, writers: Sequence[PartitionWriter]) -> None:
+        self._writers = tuple(writers)
+        self.by_topic: dict[
+            str, PartitionWriter
+        ] = {}  # of existing topics: saves hashing their names
 
-def _refuse(future: asyncio.Future[Any], error: Exception) -> None:
-    if not future.done():
-        future.set_exception(error)
+    def __iter__(self) -> Iterator[PartitionWriter]:
+        return iter(self._writers)
 
+    def of(self, topic: str) -> PartitionWriter:
+        """The writer of a topic, whether the topic exists or not.
 
-def _wake(waiter: asyncio.Future[None]) -> None:
-    if not waiter.done():
-        waiter.set_result(None)
+        Raises `PartitionFailed` if its partition is out of service: then its topics are not known.
+        """
+        writer = self.by_topic.get(topic)
+        if writer is None:
+            writer = self._writers[partition_of(topic, len(self._writers))]
+            writer.check()
+        return writer
+
+    def created(self, topic: str) -> None:
+        """Remember a new topic."""
+        self.by_topic[topic] = self.of(topic)
+
+    def dropped(self, topic: str) -> None:
+        """Forget a topic."""
+        self.by_topic.pop(topic, None)

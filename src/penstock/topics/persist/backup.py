@@ -19,7 +19,7 @@ from crc32c import crc32c
 from penstock.kernel.errors import Corrupt, Rejected, Unavailable
 from penstock.kernel.units import MIB
 from penstock.log.disk import make_directory, open_private
-from penstock.log.store import Append, InstallBoundary, Operation, SetHardState, Store
+from penstock.log.store import Append, InstallBoundary, LogStore, Operation, SetHardState
 from penstock.log.stores import open_store
 from penstock.topics.persist.data_dir import (
     COLD_DIR,
@@ -92,7 +92,7 @@ def silent(_what: str, _done: int, _total: int) -> None:
     """Ignores progress."""
 
 
-def pin_newest(store: Store, snapshots: SnapshotFiles, partitions: int) -> list[Pin]:
+def pin_newest(store: LogStore, snapshots: SnapshotFiles, partitions: int) -> list[Pin]:
     """The newest whole snapshots of an idle directory, and all of its log."""
     bounds = [store.bounds(number) for number in range(partitions)]
     return [
@@ -112,7 +112,7 @@ def back_up_directory(
     """Copy a data directory that is not in use; its lock is held meanwhile."""
     layout = read_layout(directory)
     if layout is None:
-        raise Rejected(f"expected a data directory, found no layout in {directory}")
+        raise Rejected(f"{directory} is not a data directory: it has no layout.json")
     check_log_is_there(directory)
     store = open_store(layout.store, directory / LOG_DIR)
     try:
@@ -128,7 +128,7 @@ def back_up_directory(
 
 
 def copy_data(
-    store: Store,
+    store: LogStore,
     pins: Sequence[Pin],
     cold: ColdFiles,
     dest: Path,
@@ -156,7 +156,7 @@ def read_list(directory: Path) -> BackupList:
     """The list of a backup; refuses a directory that is not a backup."""
     found = decode_file(directory / LIST_FILE, BackupList, "a list of files")
     if found is None:
-        raise Rejected(f"expected a backup, found no {LIST_FILE} in {directory}")
+        raise Rejected(f"{directory} is not a backup: it has no {LIST_FILE}")
     if found.version != VERSION:
         raise Rejected(f"expected a backup of version {VERSION}, found {found.version}")
     return found
@@ -195,7 +195,7 @@ def _whole_or_nothing(made: Path) -> Iterator[None]:
     except BaseException as error:
         shutil.rmtree(made, ignore_errors=True)
         if isinstance(error, OSError):
-            raise Unavailable(f"expected to write {made}, found: {error}") from error
+            raise Unavailable(f"cannot write {made}: {error}") from error
         raise
 
 
@@ -205,9 +205,9 @@ def _reading(path: Path) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:
-        raise Corrupt(f"expected {path}, found it missing", file=str(path)) from None
+        raise Corrupt(f"{path} is missing", file=str(path)) from None
     except OSError as error:
-        raise Unavailable(f"expected to read {path}, found: {error.strerror}") from error
+        raise Unavailable(f"cannot read {path}: {error.strerror}") from error
 
 
 def _copy_listed(listed: BackupList, source: Path, draft: Path, on_progress: OnProgress) -> None:
@@ -229,9 +229,9 @@ def check_empty(directory: Path) -> None:
     """Refuse a directory that is not empty."""
     if directory.exists():
         if not directory.is_dir():
-            raise Rejected(f"expected a directory, found a file at {directory}")
+            raise Rejected(f"{directory} is a file: name a directory")
         if any(directory.iterdir()):
-            raise Rejected(f"expected {directory} to be empty, found it in use")
+            raise Rejected(f"{directory} is not empty: name a new directory")
 
 
 def _copy_files(pins: Sequence[Pin], cold: ColdFiles, dest: Path, on_progress: OnProgress) -> None:
@@ -269,7 +269,7 @@ def _size(path: Path) -> int:
 
 
 def _copy_log(
-    store: Store, kind: str, pins: Sequence[Pin], dest: Path, on_progress: OnProgress
+    store: LogStore, kind: str, pins: Sequence[Pin], dest: Path, on_progress: OnProgress
 ) -> None:
     """Write the pinned entries of each partition into a new log."""
     options = {"segment_bytes": _SEGMENT_BYTES} if kind == "segment" else {}
@@ -292,23 +292,23 @@ def _copy_log(
         copy.close()
 
 
-def _log_length(pin: Pin, store: Store) -> int:
+def _log_length(pin: Pin, store: LogStore) -> int:
     return pin.upto_index - _start(pin, store)
 
 
-def _start(pin: Pin, store: Store) -> int:
+def _start(pin: Pin, store: LogStore) -> int:
     """The index after which the copied log begins."""
     boundary = store.bounds(pin.partition).boundary_index
     index = pin.snapshot.index if pin.snapshot else 0
     if index < boundary:
         raise Corrupt(
-            f"expected a snapshot of partition {pin.partition} at index {boundary} or later, "
-            f"found {index}"
+            f"the snapshot of partition {pin.partition} is at index {index}, but its log begins "
+            f"after {boundary}"
         )
     return index
 
 
-def _log_of(pin: Pin, store: Store) -> Iterator[tuple[Operation, int]]:
+def _log_of(pin: Pin, store: LogStore) -> Iterator[tuple[Operation, int]]:
     """The sources of a partition's copied log, with the number of entries from each."""
     index = _start(pin, store)
     if index:
@@ -319,12 +319,12 @@ def _log_of(pin: Pin, store: Store) -> Iterator[tuple[Operation, int]]:
         )
         entries = entries[: pin.upto_index - index]
         if not entries:
-            raise Corrupt(f"expected log index {index + 1}, found the end of the log")
+            raise Corrupt(f"the log ends before index {index + 1}")
         yield Append(pin.partition, entries), len(entries)
         index = entries[-1].index
 
 
-def _hard_state(partition: int, store: Store) -> Operation:
+def _hard_state(partition: int, store: LogStore) -> Operation:
     term, vote = store.hard_state(partition)
     return SetHardState(partition, max(term, 1), vote)
 

@@ -19,8 +19,8 @@ from penstock.kernel.errors import Corrupt
 from penstock.kernel.units import MIB
 from penstock.log.reads import ReadScheduler
 from penstock.protocol.errors import RecordsUnreadable
-from penstock.topics.core.blocks import Block, NotLoaded
-from penstock.topics.core.record import Record
+from penstock.topics.core.cold_row import ColdBlock, NotLoaded
+from penstock.topics.core.record import RawRecord
 from penstock.topics.persist.data_dir import ColdFiles, segment_partition
 from penstock.topics.persist.segments import read_spilled
 
@@ -50,10 +50,10 @@ class ColdCache:
         self._reads = reads
         self._bytes_max = bytes_max
         self._loop = loop
-        self._kept: OrderedDict[Block, None] = OrderedDict()  # oldest first
+        self._kept: OrderedDict[ColdBlock, None] = OrderedDict()  # oldest first
         self._kept_bytes = 0
-        self._loading: dict[Block, asyncio.Future[None]] = {}
-        self._failed: dict[Block, tuple[float, Exception]] = {}  # recent failures, with expiry
+        self._loading: dict[ColdBlock, asyncio.Future[None]] = {}
+        self._failed: dict[ColdBlock, tuple[float, Exception]] = {}  # recent failures, with expiry
         self.loads = 0
         self.failures = 0
 
@@ -62,7 +62,7 @@ class ColdCache:
         return Hold(self)
 
     def soon(
-        self, block: Block, then: Callable[[], None], failed: Callable[[], None] | None = None
+        self, block: ColdBlock, then: Callable[[], None], failed: Callable[[], None] | None = None
     ) -> None:
         """Load a block; `then` is called once it is loaded.
 
@@ -83,7 +83,7 @@ class ColdCache:
 
         self._load(block).add_done_callback(loaded)
 
-    def failure(self, block: Block) -> Exception | None:
+    def failure(self, block: ColdBlock) -> Exception | None:
         """Why a recent load of a block failed; None if a retry is due."""
         until_s, error = self._failed.get(block, (0.0, None))
         if error is not None and self._loop.time() >= until_s:
@@ -91,7 +91,7 @@ class ColdCache:
             return None
         return error
 
-    async def load(self, block: Block) -> None:
+    async def load(self, block: ColdBlock) -> None:
         """Load a block, sharing the load with other waiters."""
         if block.records is None:
             await asyncio.shield(self._load(block))
@@ -105,14 +105,14 @@ class ColdCache:
         """The bytes of the loaded blocks, as stored in their files."""
         return self._kept_bytes
 
-    def _load(self, block: Block) -> asyncio.Future[None]:
+    def _load(self, block: ColdBlock) -> asyncio.Future[None]:
         found = self._loading.get(block)
         if found is None:
             found = self._loading[block] = asyncio.ensure_future(self._fetch(block))
             found.add_done_callback(_look)
         return found
 
-    async def _fetch(self, block: Block) -> None:
+    async def _fetch(self, block: ColdBlock) -> None:
         try:
             records = await self._read(block)
         except Exception as error:
@@ -126,10 +126,10 @@ class ColdCache:
         self._failed.pop(block, None)
         self._keep(block, records)
 
-    async def _read(self, block: Block) -> list[Record | None]:
+    async def _read(self, block: ColdBlock) -> list[RawRecord | None]:
         if self._files is None:
-            raise Corrupt(f"expected a directory for cold records, found none for {block}")
-        records: list[Record | None]
+            raise Corrupt(f"{block} cannot be read: this node has no directory for cold records")
+        records: list[RawRecord | None]
         try:
             if block.spill is not None:
                 records = await self._reads.run(_SPILLED, partial(read_spilled, block))
@@ -140,7 +140,7 @@ class ColdCache:
         except (OSError, Corrupt) as error:
             raise RecordsUnreadable(block.file, block.first_seq, block.last_seq, error) from error
 
-    def _keep(self, block: Block, records: list[Record | None]) -> None:
+    def _keep(self, block: ColdBlock, records: list[RawRecord | None]) -> None:
         self.loads += 1
         block.records = records
         self._kept[block] = None
@@ -172,10 +172,10 @@ class Hold:
 
     def __init__(self, cache: ColdCache) -> None:
         self._cache = cache
-        self._blocks: list[Block] = []
+        self._blocks: list[ColdBlock] = []
         self.files: set[str] = set()
 
-    async def load(self, block: Block) -> None:
+    async def load(self, block: ColdBlock) -> None:
         """Load a block and keep it."""
         block.pins += 1
         self._blocks.append(block)

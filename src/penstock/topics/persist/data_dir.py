@@ -20,7 +20,7 @@ from penstock.kernel.errors import Corrupt, Rejected
 from penstock.log.disk import LOCK_NAME, make_directory, open_private
 from penstock.log.store import Bounds
 from penstock.log.stores.segment.format import PREPARING_SUFFIX
-from penstock.topics.core.blocks import Block, Run
+from penstock.topics.core.cold_row import ColdBlock, SlotRun
 from penstock.topics.persist.segments import (
     BlockPlace,
     SegmentHead,
@@ -78,7 +78,7 @@ class FoundSnapshot(NamedTuple):
     """A snapshot by its name; it is validated when read."""
 
     partition: int
-    index: int  # type: ignore[assignment]  # a tuple has a method of this name; nobody calls it
+    index: int  # type: ignore[assignment]  # hides the method of a tuple
     path: Path
 
 
@@ -127,9 +127,8 @@ class SnapshotFiles:
         for each in found:
             if each.index > bounds.last_index:
                 raise Corrupt(
-                    f"expected the log of partition {partition} to reach index {each.index}, up to "
-                    f"which {each.path.name} was made of it, found it to end at "
-                    f"{bounds.last_index}",
+                    f"the end of the log of partition {partition} is lost: it ends at index "
+                    f"{bounds.last_index}, but {each.path.name} was made of it up to {each.index}",
                     partition=partition,
                     index=each.index,
                 )
@@ -145,9 +144,9 @@ class SnapshotFiles:
             return None, damaged
         reasons = "; ".join(f"{each.path.name}: {each.reason}" for each in damaged)
         raise Corrupt(
-            f"expected a whole snapshot of partition {partition} at log index "
-            f"{bounds.boundary_index} or later, for the log begins after it: "
-            + (reasons or f"found {len(found)} snapshots, all of them older"),
+            f"the log of partition {partition} begins after index {bounds.boundary_index}, and no "
+            "snapshot has what was before: "
+            + (reasons or f"there are {len(found)} snapshots, all of them older"),
             partition=partition,
             boundary_index=bounds.boundary_index,
         )
@@ -180,12 +179,10 @@ def verify_snapshot(path: Path) -> tuple[SnapshotHeader, Summary]:
         match = _SNAPSHOT.fullmatch(path.name)
         named = (int(match[1]), int(match[2])) if match else None
         if named is not None and named != reader.header:
-            raise Corrupt(
-                f"{path.name}: expected partition and index as in its name, found {reader.header}"
-            )
+            raise Corrupt(f"{path.name}: its name does not agree with its header, {reader.header}")
         summary = read_summary(path.name, file.read, file.size_bytes)
         if summary != reader.summary:
-            raise Corrupt(f"{path.name}: expected one end, found another behind it")
+            raise Corrupt(f"{path.name}: something follows the end of the snapshot")
         return reader.header, summary
 
 
@@ -201,7 +198,7 @@ class ColdFiles:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def write(self, name: str, head: SegmentHead, runs: Iterable[Run]) -> list[Block]:
+    def write(self, name: str, head: SegmentHead, runs: Iterable[SlotRun]) -> list[ColdBlock]:
         """Write a segment; it is durable, and so is its name after `sync`."""
         make_directory(self.path)
         writer = SegmentWriter(name, head)
@@ -219,7 +216,7 @@ class ColdFiles:
         """Make the names of the segments durable."""
         sync_directory(self.path)
 
-    def read(self, block: Block) -> Run:
+    def read(self, block: ColdBlock) -> SlotRun:
         """The records of a block."""
         with File(self.path / block.file) as file:
             run = read_block(block.file, file.read, block.offset)
@@ -323,7 +320,7 @@ def read_boot(directory: Path) -> Boot | None:
 
 def check_boot(directory: Path) -> Boot | None:
     """How the last run ended; None if missing, `Corrupt` if unreadable."""
-    return decode_file(directory / BOOT_FILE, Boot, "how the last life ended")
+    return decode_file(directory / BOOT_FILE, Boot, "a record of the last start")
 
 
 def check_end(boot: Boot | None, number: int, bounds: Bounds) -> None:
@@ -331,8 +328,8 @@ def check_end(boot: Boot | None, number: int, bounds: Bounds) -> None:
     ends = boot.indexes if boot is not None else []
     if number < len(ends) and bounds.last_index < ends[number]:
         raise Corrupt(
-            f"expected the log of partition {number} to reach index {ends[number]}, where it was "
-            f"at the last clean end, found it to end at {bounds.last_index}",
+            f"the end of the log of partition {number} is lost: it ends at index "
+            f"{bounds.last_index}, but at the last clean shutdown it ended at {ends[number]}",
             partition=number,
             index=ends[number],
         )
@@ -360,7 +357,7 @@ def decode_file(path: Path, kind: type[_T], what: str) -> _T | None:
     except FileNotFoundError:
         return None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Corrupt(f"{path}: expected {what}, found {error}", file=str(path)) from error
+        raise Corrupt(f"{path} is not {what}: {error}", file=str(path)) from error
 
 
 def check_log_is_there(directory: Path) -> None:
@@ -372,9 +369,7 @@ def check_log_is_there(directory: Path) -> None:
     names = [path.name for path in log.iterdir()] if log.is_dir() else []
     has_files = any(name != LOCK_NAME and not name.endswith(PREPARING_SUFFIX) for name in names)
     if not has_files and (directory / LAYOUT_FILE).exists():
-        raise Corrupt(
-            f"expected the log of the data directory in {log}, found no file there", file=str(log)
-        )
+        raise Corrupt(f"the log of the data directory is gone: {log} has no files", file=str(log))
 
 
 def take_cold_dir(cold: Path, layout: Layout) -> None:
@@ -390,8 +385,8 @@ def take_cold_dir(cold: Path, layout: Layout) -> None:
         return
     if owner != layout.id:
         raise Rejected(
-            f"expected the cold directory {cold} to belong to data directory {layout.id}, "
-            f"found it to belong to {owner}"
+            f"the cold directory {cold} belongs to data directory {owner}, not to this one, "
+            f"{layout.id}"
         )
 
 

@@ -17,19 +17,18 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from penstock.kernel.errors import Corrupt, PenstockError, Rejected
-from penstock.kernel.ids import partition_of
 from penstock.kernel.units import MIB
 from penstock.log.disk import LOCK_NAME, lock_directory
-from penstock.log.store import Store
+from penstock.log.store import LogStore
 from penstock.log.stores import open_store
 from penstock.log.stores.segment import SegmentStore
 from penstock.protocol.limits import TopicLimits
-from penstock.topics.core.blocks import Block, NotLoaded, Run
 from penstock.topics.core.codec import decode_entries
+from penstock.topics.core.cold_row import ColdBlock, NotLoaded, SlotRun
 from penstock.topics.core.partition import Partition
+from penstock.topics.core.record import Found, records_json
 from penstock.topics.core.record_row import Slot
-from penstock.topics.core.registry import Registry
-from penstock.topics.core.shown import Found, records_json
+from penstock.topics.core.registry import Registry, partition_of
 from penstock.topics.core.topic import Topic
 from penstock.topics.persist.backup import (
     LIST_FILE,
@@ -70,7 +69,7 @@ class Inspection:
         self,
         directory: Path,
         layout: Layout,
-        store: Store,
+        store: LogStore,
         *,
         cold_dir: Path | None = None,
         on_progress: OnProgress = silent,
@@ -143,7 +142,7 @@ class Inspection:
         partition = self.partition(partition_of(topic, self.layout.partitions))
         found = partition.topics.get(topic)
         if found is None:
-            raise Rejected(f"expected a topic {topic!r}, found none of that name")
+            raise Rejected(f"there is no topic {topic!r}")
         try:
             slot, place = found.slot(seq), "memory"
         except NotLoaded as missing:
@@ -152,24 +151,24 @@ class Inspection:
             slot, place = found.slot(seq), block.file
         if slot is None:
             raise Rejected(
-                f"expected a record with seq {seq} in {topic!r}, found none: its records are "
-                f"{found.earliest_seq} to {found.head_seq}, of which {found.count} are left"
+                f"topic {topic!r} has no record {seq}: its records are {found.earliest_seq} to "
+                f"{found.head_seq}, of which {found.count} are left"
             )
         return {"topic": topic, "from": place, "record": json.loads(_shown(slot))}
 
-    def _cold_run(self, block: Block) -> Run:
+    def _cold_run(self, block: ColdBlock) -> SlotRun:
         try:
             return self._cold.read(block)
         except FileNotFoundError:
             path = self._cold.path / block.file
-            raise Corrupt(f"expected {path}, found it missing", file=str(path)) from None
+            raise Corrupt(f"{path} is missing", file=str(path)) from None
 
     def entity(self, space: str, entity: str) -> dict[str, Any]:
         """One entity after replay; `Rejected` if it does not exist."""
         partition = self.partition(partition_of(space, self.layout.partitions))
         found = partition.space(space).core.entities.get(entity)
         if found is None or found.document is None:
-            raise Rejected(f"expected an entity {entity!r} in {space!r}, found none of that id")
+            raise Rejected(f"space {space!r} has no entity {entity!r}")
         return {"entity": entity, "seq": found.seq, "doc": json.loads(found.document)}
 
     def verify(self) -> list[dict[str, Any]]:
@@ -191,7 +190,9 @@ class Inspection:
                 return self._replayed(number)
             except FileNotFoundError:
                 continue  # a running server has replaced it by a newer snapshot
-        raise Rejected(f"expected {self.directory} to stay for a while, found its files changing")
+        raise Rejected(
+            f"the files in {self.directory} keep changing: try again, or stop the server"
+        )
 
     def _replayed(self, number: int) -> Partition:
         partition = Partition(Registry(TopicLimits(topics_max=0, routers_max=0)))
@@ -247,7 +248,7 @@ class Inspection:
         _, summary = verify_snapshot(found.path)
         missing = self._cold.missing(summary.files)
         if missing:
-            raise Corrupt(f"{found.path.name}: expected segment {missing[0]}, found none")
+            raise Corrupt(f"{found.path.name}: segment {missing[0]} is missing")
         said = f"{summary.topics} topics, {summary.records} records"
         if summary.files:
             said += f", {summary.cold_records} more in {len(summary.files)} segments"
@@ -278,17 +279,17 @@ def inspect_directory(
     """Open a data directory for inspection; nothing in it is changed."""
     layout = read_layout(directory)
     if layout is None:
-        raise Rejected(f"expected a data directory, found no layout in {directory}")
+        raise Rejected(f"{directory} is not a data directory: it has no layout.json")
     check_log_is_there(directory)
     with opened_log(layout, directory / LOG_DIR) as store:
         yield Inspection(directory, layout, store, cold_dir=cold_dir, on_progress=on_progress)
 
 
 @contextmanager
-def opened_log(layout: Layout, log: Path) -> Iterator[Store]:
+def opened_log(layout: Layout, log: Path) -> Iterator[LogStore]:
     """The current log of a data directory; nothing in the directory is changed."""
     if layout.store == "segment":
-        store: Store = _read_segments(log)
+        store: LogStore = _read_segments(log)
         try:
             yield store
         finally:
@@ -299,8 +300,8 @@ def opened_log(layout: Layout, log: Path) -> Iterator[Store]:
             release = lock_directory(log)
         except PenstockError as error:
             raise Rejected(
-                f"expected {log} at rest, since a {layout.store} log cannot be read while a server "
-                f"writes it: {error}"
+                f"a {layout.store} log cannot be read while a server writes it: stop the server of "
+                f"{log} first ({error})"
             ) from error
         try:
             target = Path(copy) / LOG_DIR
@@ -314,7 +315,7 @@ def opened_log(layout: Layout, log: Path) -> Iterator[Store]:
             store.close()
 
 
-def _read_segments(log: Path) -> Store:
+def _read_segments(log: Path) -> LogStore:
     """The current log."""
     return _looked(log, lambda: SegmentStore(MemoryDisk(log)))
 
@@ -415,7 +416,7 @@ class MemoryFile:
 
 def _read_all(path: Path) -> dict[str, bytearray]:
     if not path.is_dir():
-        raise Rejected(f"expected a log, found no directory {path}")
+        raise Rejected(f"there is no directory {path}")
     for _ in range(_TRIES):
         try:
             names = sorted((each.name for each in path.iterdir()), reverse=True)
@@ -424,7 +425,7 @@ def _read_all(path: Path) -> dict[str, bytearray]:
             }
         except FileNotFoundError:
             continue
-    raise Rejected(f"expected {path} to stay for a while as it is, found its files changing")
+    raise Rejected(f"the files in {path} keep changing: try again, or stop the server")
 
 
 def _topic_row(topic: Topic, partition: int) -> dict[str, Any]:

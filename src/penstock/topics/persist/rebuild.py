@@ -6,27 +6,29 @@ whose creation is lost is created again. Readers are told of the holes by tombst
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from penstock.kernel.errors import PenstockError
 from penstock.protocol.config import TopicConfig
 from penstock.protocol.limits import TopicLimits
-from penstock.topics.core.blocks import Block, Run
-from penstock.topics.core.entries import Acked, Appended, Committed, Created
+from penstock.topics.core.cold_row import ColdBlock, SlotRun
+from penstock.topics.core.entries import Appended, Created, JobsAcked, SpaceCommitted
 from penstock.topics.core.partition import Entry, Partition
 from penstock.topics.core.queue import Queue
 from penstock.topics.core.record_row import RecordRow
 from penstock.topics.core.registry import Registry
 from penstock.topics.core.space import CONFIG as SPACE_CONFIG
 from penstock.topics.core.space import TopicSpace
-from penstock.topics.core.topic import HOLES_MAX, Hole, Topic
+from penstock.topics.core.topic import Topic
+from penstock.topics.core.topic_state import HOLES_MAX, Hole
 
 _UNEXPECTED: Final = (PenstockError, LookupError, ValueError, TypeError, AssertionError)
 """What applying an entry may raise if it was decided on a lost one."""
 
 
-class Lost(NamedTuple):
+class LostRecords(NamedTuple):
     """Records of a topic that cannot be read."""
 
     topic: str
@@ -40,25 +42,25 @@ class Rebuilding:
 
     def __init__(self) -> None:
         self.partition = Partition(Registry(TopicLimits(topics_max=0, routers_max=0)))
-        self.lost: list[Lost] = []
+        self.lost: list[LostRecords] = []
         self.notes: list[str] = []
 
     def replay(self, entries: Iterable[Entry], why: str) -> None:
         """Apply entries of the log; `why` says what is missing before them, if anything."""
         for entry in entries:
             try:
-                if isinstance(entry, Appended | Committed):
+                if isinstance(entry, Appended | SpaceCommitted):
                     self._join(entry, why)
                 self.partition.apply(entry)
             except _UNEXPECTED as error:
                 name = getattr(entry, "topic", None) or getattr(entry, "router", "a router")
-                what = type(entry).__name__.lower()
+                what = re.sub(r"\B([A-Z])", r" \1", type(entry).__name__).lower()  # "jobs acked"
                 self.notes.append(f"{name}: a change ({what}) could not be made: {error}")
 
-    def _join(self, entry: Appended | Committed, why: str) -> None:
+    def _join(self, entry: Appended | SpaceCommitted, why: str) -> None:
         """Make an entry with records consecutive: missing seqs are lost."""
         topic = self.partition.topics.get(entry.topic)
-        if isinstance(entry, Committed):
+        if isinstance(entry, SpaceCommitted):
             first_seq, config = entry.seq, SPACE_CONFIG
         else:
             trimmed = entry.feed.trimmed if entry.feed is not None else 0
@@ -77,22 +79,22 @@ class Rebuilding:
 
     def lose_next(self, topic: Topic, upto_seq: int, why: str) -> None:
         """Record that the next records of a topic are lost."""
-        self.lost.append(Lost(topic.name, topic.head_seq + 1, upto_seq, why))
+        self.lost.append(LostRecords(topic.name, topic.head_seq + 1, upto_seq, why))
         topic.leave_hole(upto_seq - topic.head_seq, topic.now_ms)
 
-    def lose_block(self, topic: Topic, block: Block, why: str) -> None:
+    def lose_block(self, topic: Topic, block: ColdBlock, why: str) -> None:
         """Record that the records of a block are lost, except those already evicted."""
         seqs = list(topic.row.live_seqs(block.first_seq - 1, block.last_seq))
         for first_seq, last_seq in runs_of(seqs):
-            self.lost.append(Lost(topic.name, first_seq, last_seq, why))
+            self.lost.append(LostRecords(topic.name, first_seq, last_seq, why))
             _put_hole(topic, Hole(first_seq, last_seq))
         if topic.name in self.partition.queues:
-            self.partition.apply(Acked(topic.name, topic.now_ms, tuple(seqs)))
+            self.partition.apply(JobsAcked(topic.name, topic.now_ms, tuple(seqs)))
         for seq in seqs:
             topic.remove(seq)
         self.partition.registry.recount(topic)
 
-    def assemble(self, topic: Topic, runs: Sequence[Run], why: str) -> None:
+    def assemble(self, topic: Topic, runs: Sequence[SlotRun], why: str) -> None:
         """Fill a topic's slots from pieces; the gaps between the pieces are lost."""
         ordered = sorted(runs, key=lambda run: run.first_seq)
         if not ordered:
@@ -132,9 +134,9 @@ def runs_of(seqs: Sequence[int]) -> list[tuple[int, int]]:
     return ranges
 
 
-def joined(lost: Iterable[Lost]) -> list[Lost]:
+def joined(lost: Iterable[LostRecords]) -> list[LostRecords]:
     """The same losses in order; consecutive ones with the same reason are merged."""
-    found: list[Lost] = []
+    found: list[LostRecords] = []
     for each in sorted(lost):
         last = found[-1] if found else None
         follows = last is not None and (last.topic, last.last_seq + 1, last.reason) == (

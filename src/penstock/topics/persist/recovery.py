@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Final
 
 from penstock.kernel.errors import Corrupt, Rejected
-from penstock.log.executor import Work
+from penstock.log.executor import WorkKind
 from penstock.log.journal import LocalJournal
 from penstock.log.store import Bounds
 from penstock.topics.core.codec import decode_entries
 from penstock.topics.core.entries import Advanced, Skipped
-from penstock.topics.core.partition import Change, Entry
+from penstock.topics.core.partition import DecidedChange, Entry
 from penstock.topics.core.registry import Registry
 from penstock.topics.engine.writers import UNSYNCED_SEQS_MAX, PartitionWriter
 from penstock.topics.persist.data_dir import (
@@ -175,12 +175,12 @@ class Recovery:
             )
             if entries:
                 _LOGGER.warning(
-                    "the machine crashed: %d topics of partition %d pass over %d seqs",
+                    "the machine crashed: %d topics of partition %d skip %d seqs",
                     len(entries),
                     writer.number,
                     UNSYNCED_SEQS_MAX,
                 )
-                await writer.commit(Change(entries, entries), sync=True)
+                await writer.commit(DecidedChange(entries, entries), sync=True)
 
     def _check_directory(self) -> None:
         """Refuse a directory that was created for another store or number of partitions."""
@@ -198,9 +198,9 @@ class Recovery:
             made.partitions,
         ):
             raise Rejected(
-                f"expected {self._directory} to be used as it was made, with store "
-                f"{found.store!r}, {found.partitions} partitions and layout {found.version}, found "
-                f"store {made.store!r}, {made.partitions} partitions and layout {made.version}"
+                f"{self._directory} was made with store {found.store!r}, {found.partitions} "
+                f"partitions and layout {found.version}; it cannot be opened with store "
+                f"{made.store!r}, {made.partitions} partitions and layout {made.version}"
             )
         if self._cold is not None and self._cold.path.parent != self._directory:
             take_cold_dir(self._cold.path, found)
@@ -244,7 +244,7 @@ class Recovery:
     ) -> None:
         """Restore a partition in slices: each is one piece of its executor's maintenance."""
         slices = self._slices(writer, bounds, found)
-        while await writer.run(Work.MAINTENANCE, partial(next, slices, False)):
+        while await writer.run(WorkKind.MAINTENANCE, partial(next, slices, False)):
             if self._hot is not None and self._is_over_hot_limit:
                 await self._hot.enforce()
         writer.index = bounds.last_index
@@ -317,7 +317,7 @@ async def close_clean(
             for name, topic in writer.partition.topics.items()
             if topic.config.durability == "ephemeral" and topic.reserved_seq != topic.head_seq
         ]
-        change = Change(tuple(entries), tuple(entries))
+        change = DecidedChange(tuple(entries), tuple(entries))
         if entries:
             await writer.commit(change, sync=True)
         else:

@@ -25,8 +25,8 @@ from penstock.log.stores import open_store
 from penstock.log.stores.segment import format as fmt
 from penstock.log.stores.segment.salvage import LogSalvage, PartitionLog
 from penstock.protocol.config import TopicConfig
-from penstock.topics.core.blocks import Block, Run
 from penstock.topics.core.codec import decode_entries
+from penstock.topics.core.cold_row import ColdBlock, SlotRun
 from penstock.topics.core.partition import Partition
 from penstock.topics.core.topic import Topic
 from penstock.topics.persist.backup import OnProgress, check_empty, silent
@@ -50,7 +50,7 @@ from penstock.topics.persist.data_dir import (
     write_layout,
 )
 from penstock.topics.persist.inspect import is_locked, opened_log
-from penstock.topics.persist.rebuild import Lost, Rebuilding, joined
+from penstock.topics.persist.rebuild import LostRecords, Rebuilding, joined
 from penstock.topics.persist.segments import FRAME, SegmentHead, decode_run, read_block
 from penstock.topics.persist.snapshot import (
     HEADER,
@@ -102,7 +102,7 @@ class Findings:
     partitions: int = 0
     topics: list[KeptTopicRow] = field(default_factory=list)
     damage: list[Damage] = field(default_factory=list)
-    lost: list[Lost] = field(default_factory=list)
+    lost: list[LostRecords] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -131,13 +131,13 @@ def salvage(
 ) -> Findings:
     """Report what is readable in a data directory; with `into`, create a new one from it."""
     if is_locked(directory / LOG_DIR):
-        raise Rejected(f"expected {directory} at rest, found that a server uses it")
+        raise Rejected(f"a server is using {directory}: stop it first")
     if into is None:
         return _Salvage(directory, cold_dir, now_ms).run(None, on_progress)
     check_empty(into)
     into = into.resolve()
     if into.is_relative_to(directory.resolve()):
-        raise Rejected(f"expected a place outside of {directory}, found {into}")
+        raise Rejected(f"{into} is inside of {directory}: name a place outside of it")
     draft = into.with_name(into.name + _DRAFT)
     shutil.rmtree(draft, ignore_errors=True)
     try:
@@ -148,7 +148,7 @@ def salvage(
         draft.rename(into)
         sync_directory(into.parent)
     except OSError as error:
-        raise Unavailable(f"expected to write {into}, found: {error}") from error
+        raise Unavailable(f"cannot write {into}: {error}") from error
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     return findings
@@ -207,7 +207,7 @@ class _Salvage:
             return None
         if layout is None:
             if not (self._directory / LOG_DIR).is_dir() and not self._snapshots.all():
-                raise Rejected(f"expected a data directory, found no layout in {self._directory}")
+                raise Rejected(f"{self._directory} is not a data directory: it has no layout.json")
             self._damaged(self._directory / "layout.json", "it is missing")
         return layout
 
@@ -313,7 +313,7 @@ class _Salvage:
                 return found.index
         if not log.boundary_index and (1 in log.entries or not damaged):
             return 0  # the log has everything
-        pieces: dict[str, list[Run]] = defaultdict(list)
+        pieces: dict[str, list[SlotRun]] = defaultdict(list)
         for found in damaged[:1]:
             self._take_frames(rebuilding, found.path, pieces)
         self._adopt_cold(rebuilding, number, pieces)
@@ -326,7 +326,7 @@ class _Salvage:
         return max([log.boundary_index, *(found.index for found in damaged[:1])])
 
     def _take_frames(
-        self, rebuilding: Rebuilding, path: Path, pieces: dict[str, list[Run]]
+        self, rebuilding: Rebuilding, path: Path, pieces: dict[str, list[SlotRun]]
     ) -> None:
         """Load the valid frames of a damaged snapshot."""
         restoring, is_lost = Restoring(rebuilding.partition), False
@@ -349,11 +349,11 @@ class _Salvage:
             rebuilding.complete(topic)
 
     def _adopt_cold(
-        self, rebuilding: Rebuilding, number: int, pieces: dict[str, list[Run]]
+        self, rebuilding: Rebuilding, number: int, pieces: dict[str, list[SlotRun]]
     ) -> None:
         """Load the records of cold files that are not referenced any more."""
         topics = rebuilding.partition.topics
-        named = {block.file for topic in topics.values() for block in topic.row.blocks}
+        named = {block.file for topic in topics.values() for block in topic.row.cold.blocks}
         for name in self._cold.names():
             if name in named:
                 continue
@@ -378,8 +378,8 @@ class _Salvage:
         """Read every referenced block: what cannot be read is lost."""
         told: set[str] = set()
         for topic in rebuilding.partition.topics.values():
-            for block in list(topic.row.blocks):
-                if not any(topic.row.cold_run(block)[1]):
+            for block in list(topic.row.cold.blocks):
+                if not any(topic.row.cold.span(block.first_seq, block.last_seq)[1]):
                     continue
                 try:
                     self._cold.read(block)
@@ -399,9 +399,9 @@ class _Salvage:
         cold = ColdFiles(draft / COLD_DIR)
         count = 0
         for topic in partition.topics.values():
-            by_file: dict[str, list[Block]] = defaultdict(list)
-            for block in topic.row.blocks:
-                if any(topic.row.cold_run(block)[1]):
+            by_file: dict[str, list[ColdBlock]] = defaultdict(list)
+            for block in topic.row.cold.blocks:
+                if any(topic.row.cold.span(block.first_seq, block.last_seq)[1]):
                     by_file[block.file].append(block)
             head = SegmentHead(number, topic.name, topic.epoch)
             for blocks in by_file.values():
@@ -432,18 +432,18 @@ def _finish(draft: Path, layout: Layout, indexes: list[int]) -> None:
     write_boot(draft, Boot(None, clean=True, indexes=indexes))
 
 
-def _runs(topic: Topic, cold: ColdFiles) -> Iterator[Run]:
+def _runs(topic: Topic, cold: ColdFiles) -> Iterator[SlotRun]:
     """All slots of a topic, with the readable records of cold ones."""
     slots = topic.row
-    for block in slots.blocks:
-        times, sizes = slots.cold_run(block)
+    for block in slots.cold.blocks:
+        times, sizes = slots.cold.span(block.first_seq, block.last_seq)
         first_seq = max(block.first_seq, slots.base_seq)
         try:
             records = cold.read(block).records[first_seq - block.first_seq :]
         except (Corrupt, OSError):
             continue
         kept = [record if size else None for record, size in zip(records, sizes, strict=True)]
-        yield Run(first_seq, times, sizes, kept)
+        yield SlotRun(first_seq, times, sizes, kept)
     yield from slots.runs()
 
 

@@ -1,4 +1,4 @@
-"""Segments: immutable files of cold records of one topic.
+"""Segments: immutable files of cold records of one topic, and which records go into one.
 
 A segment is a header, blocks of records and an index; every part has a checksum. A block in a spill
 file keeps its records as received.
@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 from crc32c import crc32c
 from msgspec import Struct
 
-from penstock.kernel.errors import Corrupt
-from penstock.topics.core.batch import decode_records, encode_records
-from penstock.topics.core.blocks import Block, Run, Tags
-from penstock.topics.core.packed import Item, Packed
-from penstock.topics.core.record import Record
+from penstock.kernel.errors import Corrupt, Rejected
+from penstock.kernel.units import MIB
+from penstock.topics.core.batch import Item, PackedRecords, decode_records, encode_records
+from penstock.topics.core.cold_row import BLOCK_BYTES_MAX, ColdBlock, SlotRun, Tags
+from penstock.topics.core.record import RawRecord
+from penstock.topics.core.record_row import HOT_SLOT_BYTES
+from penstock.topics.core.topic import Topic
 
 MAGIC: Final = b"PENCOLD\n"
 VERSION: Final = 1
@@ -59,7 +62,7 @@ class SegmentWriter:
 
     def __init__(self, file: str, head: SegmentHead) -> None:
         self.file = file
-        self.blocks: list[Block] = []
+        self.blocks: list[ColdBlock] = []
         self._head = head
         self.size_bytes = 0
 
@@ -67,11 +70,11 @@ class SegmentWriter:
         """The first bytes."""
         return self._count(HEADER.pack(MAGIC, VERSION) + frame(_ENCODER.encode(self._head)))
 
-    def block(self, run: Run) -> bytes:
+    def block(self, run: SlotRun) -> bytes:
         """The bytes of the next block."""
         data = frame(_ENCODER.encode(_body(run)))
         self.blocks.append(
-            Block(
+            ColdBlock(
                 self.file,
                 self.size_bytes,
                 len(data),
@@ -109,17 +112,17 @@ def read_segment(name: str, read: Read, size_bytes: int) -> tuple[SegmentHead, l
     try:
         return _HEAD_DECODER.decode(head_data), _INDEX_DECODER.decode(index_data)
     except msgspec.DecodeError as error:
-        raise Corrupt(f"{name}: expected the head and index of a segment, found {error}") from error
+        raise Corrupt(f"{name}: malformed head or index of a segment: {error}") from error
 
 
-def read_block(file: str, read: Read, offset: int) -> Run:
+def read_block(file: str, read: Read, offset: int) -> SlotRun:
     """The slots of one block, with its checksum verified."""
     data, _ = read_frame(file, read, offset)
     try:
         body = _BODY_DECODER.decode(data)
         return decode_run(body.first_seq, body.times, body.sizes, body.batch)
     except (msgspec.DecodeError, ValueError) as error:
-        raise Corrupt(f"{file} at {offset}: expected a block, found {error}") from error
+        raise Corrupt(f"{file} at offset {offset}: malformed block: {error}") from error
 
 
 def spilled_bytes(first_seq: int, items: Sequence[Item]) -> bytes:
@@ -127,10 +130,10 @@ def spilled_bytes(first_seq: int, items: Sequence[Item]) -> bytes:
     pieces: list[tuple[int, bytes]] = []
     last: Item = None
     for seq, item in enumerate(items, first_seq):
-        if item is None or (item is last and type(item) is Packed):
+        if item is None or (item is last and type(item) is PackedRecords):
             continue
         last = item
-        if type(item) is Packed:
+        if type(item) is PackedRecords:
             pieces += [(piece.first_seq, piece.body) for piece in item.pieces()]
         elif type(item) is bytes:
             pieces.append((seq, item))
@@ -139,11 +142,11 @@ def spilled_bytes(first_seq: int, items: Sequence[Item]) -> bytes:
     return frame(_ENCODER.encode(pieces))
 
 
-def read_spilled(block: Block) -> list[Record | None]:
+def read_spilled(block: ColdBlock) -> list[RawRecord | None]:
     """The records of a spilled block, by position."""
     assert block.spill is not None
     data, _ = read_frame(block.file, block.spill.read, block.offset)
-    records: list[Record | None] = [None] * (block.last_seq + 1 - block.first_seq)
+    records: list[RawRecord | None] = [None] * (block.last_seq + 1 - block.first_seq)
     for first_seq, body in _PIECES_DECODER.decode(data):
         for place, record in enumerate(decode_records(body), first_seq - block.first_seq):
             if 0 <= place < len(records):
@@ -170,16 +173,16 @@ def read_frame(name: str, read: Read, offset: int) -> tuple[bytes, int]:
     return payload, offset + FRAME.size + length
 
 
-def encode_live(records: Sequence[Record | None]) -> bytes:
+def encode_live(records: Sequence[RawRecord | None]) -> bytes:
     """The non-empty records of a run; b"" if there are none."""
     live = [record for record in records if record is not None]
     return encode_records(live) if live else b""
 
 
-def decode_run(first_seq: int, times: bytes, sizes: bytes, batch: bytes) -> Run:
+def decode_run(first_seq: int, times: bytes, sizes: bytes, batch: bytes) -> SlotRun:
     """The run that was encoded to these bytes."""
     run_sizes = array("Q", sizes)
-    records: list[Record | None] = []
+    records: list[RawRecord | None] = []
     if batch:
         live = decode_records(batch)
         if len(live) == len(run_sizes):
@@ -192,10 +195,10 @@ def decode_run(first_seq: int, times: bytes, sizes: bytes, batch: bytes) -> Run:
     run_times = array("q", times)
     if not len(run_times) == len(run_sizes) == len(records):
         raise ValueError(f"{len(run_times)} times and {len(run_sizes)} sizes")
-    return Run(first_seq, run_times, run_sizes, records)
+    return SlotRun(first_seq, run_times, run_sizes, records)
 
 
-def _body(run: Run) -> _BlockBody:
+def _body(run: SlotRun) -> _BlockBody:
     return _BlockBody(
         run.first_seq, run.times.tobytes(), run.sizes.tobytes(), encode_live(run.records)
     )
@@ -218,3 +221,78 @@ _HEAD_DECODER: Final = msgspec.msgpack.Decoder(SegmentHead)
 _INDEX_DECODER: Final = msgspec.msgpack.Decoder(list[BlockPlace])
 _PIECES_DECODER: Final = msgspec.msgpack.Decoder(list[tuple[int, bytes]])
 _BODY_DECODER: Final = msgspec.msgpack.Decoder(_BlockBody)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SealOptions:
+    """When records become cold.
+
+    The last `hot_segments` times `segment_records_max` records of a topic stay hot, or fewer if
+    they exceed `hot_bytes_max` bytes (0: no limit). From the records before those, a segment is
+    made when it is full, or when its first record is older than `segment_age_ms_max`. If the hot
+    records of all topics of a partition exceed `node_bytes_max` (0: no limit), the topics with the
+    most bytes keep less.
+    """
+
+    segment_records_max: int = 10_000
+    segment_bytes_max: int = 64 * MIB
+    segment_age_ms_max: int = 3_600_000
+    hot_segments: int = 4
+    hot_bytes_max: int = 0
+    node_bytes_max: int = 0
+
+    def __post_init__(self) -> None:
+        if min(self.segment_records_max, self.segment_bytes_max, self.segment_age_ms_max) < 1:
+            raise Rejected(f"segments must have at least one record, byte and millisecond: {self}")
+        if min(self.hot_segments, self.hot_bytes_max, self.node_bytes_max) < 0:
+            raise Rejected(f"limits of hot records must not be negative: {self}")
+
+
+def share_of_each(topics: Iterable[Topic], bytes_max: int) -> int:
+    """How much each topic may keep so that all together stay within `bytes_max`; 0 if they do."""
+    sizes = sorted(topic.row.hot_bytes for topic in topics)
+    left = bytes_max
+    if sum(sizes) <= bytes_max:
+        return 0
+    for place, size_bytes in enumerate(sizes):
+        share = left // (len(sizes) - place)
+        if size_bytes > share:
+            return max(share, 1)
+        left -= size_bytes
+    return 0
+
+
+def segments_to_seal(
+    topic: Topic, options: SealOptions, now_ms: int, share_bytes: int = 0
+) -> Iterator[list[SlotRun]]:
+    """The next segments of a topic, oldest first, each as the runs of its blocks.
+
+    Records that are only in memory are never included. A topic above its share seals the excess,
+    even if that is less than a segment.
+    """
+    if topic.config.durability == "ephemeral":
+        return
+    slots = topic.row
+    is_over = bool(share_bytes) and slots.hot_bytes > share_bytes
+    caps = [cap for cap in (options.hot_bytes_max, share_bytes if is_over else 0) if cap]
+    hot_slots = options.hot_segments * options.segment_records_max
+    if is_over:
+        hot_slots = min(hot_slots, max(1, share_bytes // HOT_SLOT_BYTES))
+    end = slots.hot_from(hot_slots, min(caps, default=0))
+    segment: list[SlotRun] = []
+    records = size_bytes = 0
+    for run in slots.runs(0, end, options.segment_records_max):
+        run_bytes = sum(run.sizes)
+        is_full = records + len(run.sizes) > options.segment_records_max
+        if segment and (is_full or size_bytes + run_bytes > options.segment_bytes_max):
+            yield segment
+            segment, records, size_bytes = [], 0, 0
+        segment.append(run)
+        records += len(run.sizes)
+        size_bytes += run_bytes
+    if not segment:
+        return
+    is_full = records >= options.segment_records_max or size_bytes >= options.segment_bytes_max
+    is_full = is_full or (is_over and size_bytes >= BLOCK_BYTES_MAX)
+    if is_full or segment[0].times[0] < now_ms - options.segment_age_ms_max:
+        yield segment

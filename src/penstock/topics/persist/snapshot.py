@@ -19,18 +19,16 @@ from msgspec import Struct
 
 from penstock.kernel.errors import Corrupt
 from penstock.protocol.config import TopicConfig
-from penstock.topics.core.blocks import Block, Tags
-from penstock.topics.core.cold_row import PackedRun, packed_run
-from penstock.topics.core.entries import Feed
-from penstock.topics.core.idempotency import Answer, Answers
-from penstock.topics.core.leases import Lease
+from penstock.topics.core.cold_row import ColdBlock, PackedRun, Tags, packed_run
+from penstock.topics.core.entries import FeedMark
+from penstock.topics.core.leases import JobLease
 from penstock.topics.core.partition import Partition
 from penstock.topics.core.queue import Queue, QueueState
 from penstock.topics.core.record_row import RecordRow
 from penstock.topics.core.router import Router
-from penstock.topics.core.space import TopicSpace
-from penstock.topics.core.space_state import KeptSpace, parts_of, restore_part, state_of
-from penstock.topics.core.topic import Floors, Hole, Topic
+from penstock.topics.core.space import KeptSpace, TopicSpace, parts_of, restore_part, state_of
+from penstock.topics.core.topic import Topic
+from penstock.topics.core.topic_state import Floors, Hole, KeyedAnswer, KeyedAnswers
 from penstock.topics.persist.segments import Read, decode_run, encode_live, frame, read_frame
 
 MAGIC: Final = b"PENSNAP\n"
@@ -46,7 +44,7 @@ class SnapshotHeader(NamedTuple):
     """The partition of a snapshot, and the last log index in it."""
 
     partition: int
-    index: int  # type: ignore[assignment]  # a tuple has a method of this name; nobody calls it
+    index: int  # type: ignore[assignment]  # hides the method of a tuple
 
 
 class KeptTopic(Struct, frozen=True, array_like=True, tag="T"):
@@ -61,7 +59,7 @@ class KeptTopic(Struct, frozen=True, array_like=True, tag="T"):
     now_ms: int
     last_write_ms: int | None
     floors: Floors
-    fed: list[Feed]
+    fed: list[FeedMark]
     base_seq: int
     reserved_seq: int
     holes: list[Hole] = []
@@ -110,7 +108,7 @@ class KeptRecords(Struct, frozen=True, array_like=True, tag="R"):
 class KeptAnswers(Struct, frozen=True, array_like=True, tag="A"):
     """The next answers of the topic, oldest first."""
 
-    answers: list[tuple[str, Answer]]
+    answers: list[tuple[str, KeyedAnswer]]
 
 
 class KeptQueue(Struct, frozen=True, array_like=True, tag="Q"):
@@ -118,7 +116,7 @@ class KeptQueue(Struct, frozen=True, array_like=True, tag="Q"):
 
     fresh_seq: int
     dead_lettered: int
-    leases: list[Lease] = []
+    leases: list[JobLease] = []
     delayed: list[tuple[int, int]] = []
     returned: list[int] = []
     deliveries: list[tuple[int, int]] = []
@@ -207,7 +205,7 @@ class SnapshotReader:
         try:
             self.summary = _SUMMARY_DECODER.decode(payload)
         except msgspec.DecodeError as error:
-            raise Corrupt(f"{self.name}: expected the end of a snapshot, found {error}") from error
+            raise Corrupt(f"{self.name}: malformed end of a snapshot: {error}") from error
         if self.summary.frames != self.frames:
             raise Corrupt(
                 f"{self.name}: expected {self.summary.frames} frames, found {self.frames}"
@@ -218,15 +216,15 @@ def read_summary(name: str, read: Read, size_bytes: int) -> Summary:
     """The summary of a snapshot, without reading all of it."""
     data = read(_AT.size, size_bytes - _AT.size) if size_bytes > HEADER.size + _AT.size else b""
     if len(data) != _AT.size:
-        raise Corrupt(f"{name}: expected a whole snapshot, found {size_bytes} bytes", file=name)
+        raise Corrupt(f"{name} has only {size_bytes} bytes, too few for a snapshot", file=name)
     payload, offset = read_frame(name, read, *_AT.unpack(data))
     if payload:
-        raise Corrupt(f"{name}: expected the end of a snapshot, found another frame", file=name)
+        raise Corrupt(f"{name} was cut short: it does not end as a snapshot does", file=name)
     payload, _ = read_frame(name, read, offset)
     try:
         return _SUMMARY_DECODER.decode(payload)
     except msgspec.DecodeError as error:
-        raise Corrupt(f"{name}: expected the end of a snapshot, found {error}") from error
+        raise Corrupt(f"{name}: malformed end of a snapshot: {error}") from error
 
 
 def decode_kept(name: str, payload: bytes) -> list[Kept]:
@@ -234,7 +232,7 @@ def decode_kept(name: str, payload: bytes) -> list[Kept]:
     try:
         return _DECODER.decode(payload)
     except (msgspec.DecodeError, ValueError) as error:
-        raise Corrupt(f"{name}: expected a frame of a snapshot, found {error}") from error
+        raise Corrupt(f"{name}: malformed frame: {error}") from error
 
 
 class Restoring:
@@ -243,7 +241,7 @@ class Restoring:
     def __init__(self, partition: Partition) -> None:
         self._partition = partition
         self._topic: Topic | None = None
-        self._answers: dict[str, Answer] = {}
+        self._answers: dict[str, KeyedAnswer] = {}
         self._queue: QueueState | None = None
         self._space: TopicSpace | None = None
         self.records = 0
@@ -291,7 +289,7 @@ class Restoring:
 
     def _take_block(self, entry: KeptCold | KeptBlock) -> None:
         tags = Tags(tuple(entry.tags), array("H", entry.tag_codes)) if entry.tags else None
-        block = Block(
+        block = ColdBlock(
             entry.file,
             entry.offset,
             entry.length,
@@ -333,7 +331,7 @@ class Restoring:
 
     def _end(self) -> None:
         topic = self._here()
-        topic.answers = Answers(self._answers)
+        topic.answers = KeyedAnswers(self._answers)
         topic.row.settle()
         queue = None if self._queue is None else Queue.restored(topic, self._queue)
         self._partition.adopt(topic.epoch, topic, queue, self._space)
@@ -341,7 +339,7 @@ class Restoring:
 
     def _here(self) -> Topic:
         if self._topic is None:
-            raise Corrupt("expected a topic before what belongs to it, found none in a snapshot")
+            raise Corrupt("a snapshot has the content of a topic before the topic itself")
         return self._topic
 
 
@@ -410,7 +408,9 @@ def _topics(partition: Partition, files: set[str]) -> Iterator[Kept]:
 
 def _blocks(slots: RecordRow, files: set[str]) -> Iterator[Kept]:
     """The cold slots. A file without live records is not named any more."""
-    runs = [(block, slots.cold.packed(block.first_seq, block.last_seq)) for block in slots.blocks]
+    runs = [
+        (block, slots.cold.packed(block.first_seq, block.last_seq)) for block in slots.cold.blocks
+    ]
     wanted = {block.file for block, run in runs if run.live}
     files |= wanted
     for block, run in runs:
@@ -452,11 +452,13 @@ def _header(header: SnapshotHeader) -> bytes:
 def _read_header(name: str, data: bytes) -> SnapshotHeader:
     if len(data) < HEADER.size:
         raise Corrupt(
-            f"{name}: expected at least {HEADER.size} bytes, found {len(data)}", file=name, offset=0
+            f"{name} has {len(data)} bytes, less than the {HEADER.size} of a header",
+            file=name,
+            offset=0,
         )
     magic, version, partition, index, crc = HEADER.unpack(data)
     if magic != MAGIC:
-        raise Corrupt(f"{name}: expected a snapshot, found {magic!r}", file=name, offset=0)
+        raise Corrupt(f"{name} is not a snapshot: it begins with {magic!r}", file=name, offset=0)
     if version != VERSION:
         raise Corrupt(
             f"{name}: expected a snapshot of version {VERSION}, found {version}", file=name

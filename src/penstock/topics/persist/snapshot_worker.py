@@ -31,8 +31,13 @@ from penstock.topics.persist.data_dir import (
     segment_name,
     write_file,
 )
-from penstock.topics.persist.sealing import SealOptions, segments_to_seal, share_of_each
-from penstock.topics.persist.segments import BlockPlace, SegmentHead
+from penstock.topics.persist.segments import (
+    BlockPlace,
+    SealOptions,
+    SegmentHead,
+    segments_to_seal,
+    share_of_each,
+)
 from penstock.topics.persist.snapshot import (
     Restoring,
     SnapshotHeader,
@@ -49,7 +54,7 @@ LENGTH: Final = struct.Struct("<I")
 _NICENESS: Final = 10
 
 
-class Job(Struct, frozen=True):
+class SnapshotJob(Struct, frozen=True):
     """A request for a snapshot of one partition, up to an index of its log."""
 
     partition: int
@@ -92,13 +97,13 @@ def main() -> int:
             return 0
         kind, data = piece
         if kind != JOB:
-            raise ValueError(f"expected a job, found a piece of kind {kind!r}")
-        manifest = work(msgspec.json.decode(data, type=Job), source)
+            raise ValueError(f"unknown kind of job: {kind!r}")
+        manifest = work(msgspec.json.decode(data, type=SnapshotJob), source)
         sys.stdout.buffer.write(msgspec.json.encode(manifest) + b"\n")
         sys.stdout.buffer.flush()
 
 
-def work(job: Job, source: BinaryIO) -> Manifest:
+def work(job: SnapshotJob, source: BinaryIO) -> Manifest:
     """Run one job with the log payloads from the source."""
     partition = Partition(Registry(TopicLimits(topics_max=0, routers_max=0)))
     sealed: list[Sealed] = []
@@ -128,13 +133,13 @@ def restore(partition: Partition, path: Path) -> None:
             restoring.take(decode_kept(path.name, payload))
 
 
-def _is_full(partition: Partition, job: Job) -> bool:
+def _is_full(partition: Partition, job: SnapshotJob) -> bool:
     """Whether so much was loaded that some must be sealed before the rest."""
     bytes_max = job.seal.node_bytes_max if job.seal is not None else 0
     return bool(bytes_max) and partition.registry.hot_bytes > 3 * bytes_max
 
 
-def seal(partition: Partition, job: Job, sealed: list[Sealed]) -> None:
+def seal(partition: Partition, job: SnapshotJob, sealed: list[Sealed]) -> None:
     """Move cold records to segments, durably."""
     if job.seal is None or job.cold is None:
         return

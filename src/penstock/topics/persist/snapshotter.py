@@ -28,24 +28,24 @@ from penstock.flow.backoff import Backoff
 from penstock.kernel.clock import Clock
 from penstock.kernel.errors import Corrupt, PenstockError, Unavailable
 from penstock.kernel.units import KIB, MIB
-from penstock.log.executor import Work
+from penstock.log.executor import WorkKind
 from penstock.log.journal import LocalJournal
-from penstock.log.store import Compact, Operation, Store, Sync
-from penstock.topics.core.blocks import Block, Tags
+from penstock.log.store import Compact, LogStore, Operation, Sync
+from penstock.topics.core.cold_row import ColdBlock, Tags
 from penstock.topics.core.registry import Registry
 from penstock.topics.engine.writers import PartitionWriter
 from penstock.topics.persist.backup import BackupList, OnProgress, Pin, copy_data, silent
 from penstock.topics.persist.data_dir import ColdFiles, SnapshotFiles
-from penstock.topics.persist.sealing import SealOptions
+from penstock.topics.persist.segments import SealOptions
 from penstock.topics.persist.snapshot_worker import (
     END,
     JOB,
     LENGTH,
     PAYLOADS,
     PIECE,
-    Job,
     Manifest,
     Sealed,
+    SnapshotJob,
 )
 
 _BACKUP: Final = -2
@@ -105,7 +105,7 @@ class Snapshotter:
         clock: Clock,
     ) -> None:
         self._journal = journal
-        self._store: Store = journal.store
+        self._store: LogStore = journal.store
         self._writers = writers
         self._registry = registry
         self._snapshots = snapshots
@@ -184,7 +184,7 @@ class Snapshotter:
             except (OSError, PenstockError) as error:
                 self._failures += 1
                 self._error = str(error)
-                raise CompactionFailed(f"expected a snapshot to be made, found: {error}") from error
+                raise CompactionFailed(f"a snapshot could not be made: {error}") from error
             self._error = None
             self._streak = 0
             return done
@@ -203,7 +203,7 @@ class Snapshotter:
 
             def progress(what: str, done: int, total: int) -> None:
                 if self._ending.is_set():
-                    raise Unavailable("expected the node to go on, found it ending")
+                    raise Unavailable("the node is shutting down")
                 self._copying = what, done, total
                 on_progress(what, done, total)
 
@@ -245,7 +245,7 @@ class Snapshotter:
             try:
                 await self.compact()
             except CompactionFailed as error:
-                _LOGGER.info("no snapshot at the end: %s", error)
+                _LOGGER.info("no snapshot at shutdown: %s", error)
             finally:
                 timer.cancel()
 
@@ -271,7 +271,7 @@ class Snapshotter:
         for writer in self._writers:
             if writer.is_out_of_service:
                 continue
-            job = await writer.run(Work.MAINTENANCE, partial(self._job, writer))
+            job = await writer.run(WorkKind.MAINTENANCE, partial(self._job, writer))
             if job is not None:
                 jobs.append(job)
         if not jobs:
@@ -295,7 +295,7 @@ class Snapshotter:
         self._done += 1
         return len(jobs)
 
-    def _job(self, writer: PartitionWriter) -> Job | None:
+    def _job(self, writer: PartitionWriter) -> SnapshotJob | None:
         number = writer.number
         index = self._store.bounds(number).last_index
         previous = self._indexes.get(number, 0)
@@ -303,10 +303,8 @@ class Snapshotter:
             return None
         found = [each for each in self._snapshots.found(number) if each.index == previous]
         if previous and not found:
-            raise Corrupt(
-                f"expected the snapshot of partition {number} at index {previous}, found it gone"
-            )
-        return Job(
+            raise Corrupt(f"the snapshot of partition {number} at index {previous} is gone")
+        return SnapshotJob(
             number,
             index,
             str(found[0].path) if found else None,
@@ -344,7 +342,7 @@ class Snapshotter:
                 future.set_result(None)
 
         executor = self._writers[operation.partition].executor
-        executor.submit(Work.MAINTENANCE, partial(self._journal.submit, operation, done), done)
+        executor.submit(WorkKind.MAINTENANCE, partial(self._journal.submit, operation, done), done)
         await future
 
     async def _seal_live(self, manifest: Manifest) -> None:
@@ -354,7 +352,7 @@ class Snapshotter:
         ephemeral, keeps its records in memory.
         """
         began_s = time.monotonic()
-        by_topic: dict[tuple[str, int], list[Block]] = {}
+        by_topic: dict[tuple[str, int], list[ColdBlock]] = {}
         for sealed in manifest.sealed:
             by_topic.setdefault((sealed.topic, sealed.epoch), []).extend(_blocks_of(sealed))
         for (name, epoch), blocks in by_topic.items():
@@ -370,7 +368,7 @@ class Snapshotter:
     def _files_in_use(self) -> set[str]:
         """The segments that this node may still read, whatever the snapshots say."""
         slots = (topic.row for topic in self._registry.topics.values())
-        return set().union(*(each.files() for each in slots if each.blocks))
+        return set().union(*(each.cold.files() for each in slots if each.cold.blocks))
 
     def _tidy(self, in_use: set[str]) -> None:
         """Remove files that are not needed any more. Failures are retried next time."""
@@ -378,7 +376,7 @@ class Snapshotter:
             self._store.reclaim()
             self._cold.sweep(in_use | self._snapshots.files_named())
         except (OSError, PenstockError) as error:
-            _LOGGER.warning("space could not be given back: %s", error)
+            _LOGGER.warning("unused files could not be removed, tried again later: %s", error)
 
     # In a thread
 
@@ -391,7 +389,9 @@ class Snapshotter:
         )
         return self._process
 
-    def _feed(self, process: subprocess.Popen[bytes], job: Job, errors: IO[bytes]) -> Manifest:
+    def _feed(
+        self, process: subprocess.Popen[bytes], job: SnapshotJob, errors: IO[bytes]
+    ) -> Manifest:
         """Let the worker process run a job; its last output is the reason for a failure."""
         try:
             return self._send(process, job)
@@ -403,7 +403,7 @@ class Snapshotter:
             reason = said[-1] if said else str(error)
             raise Unavailable(f"the snapshot worker ended with {code}: {reason}") from error
 
-    def _send(self, process: subprocess.Popen[bytes], job: Job) -> Manifest:
+    def _send(self, process: subprocess.Popen[bytes], job: SnapshotJob) -> Manifest:
         assert process.stdin is not None
         assert process.stdout is not None
         send = process.stdin.write
@@ -412,7 +412,7 @@ class Snapshotter:
         index = self._indexes.get(job.partition, 0) + 1
         while index <= job.index:
             if self._ending.is_set():
-                raise BrokenPipeError("the node ends")
+                raise BrokenPipeError("the node is shutting down")
             entries = self._store.read(
                 job.partition, index, max_entries=_READ_ENTRIES, max_bytes=_PIECE_BYTES
             )
@@ -427,7 +427,7 @@ class Snapshotter:
         process.stdin.flush()
         line = process.stdout.readline()
         if not line.endswith(b"\n"):
-            raise BrokenPipeError("it said nothing")
+            raise BrokenPipeError("the worker sent no answer")
         return msgspec.json.decode(line, type=Manifest)
 
     def _stop_process(self) -> None:
@@ -437,10 +437,10 @@ class Snapshotter:
             process.kill()
 
 
-def _blocks_of(sealed: Sealed) -> list[Block]:
+def _blocks_of(sealed: Sealed) -> list[ColdBlock]:
     """The blocks of a new segment, with their tags."""
     return [
-        Block(
+        ColdBlock(
             sealed.file,
             place.offset,
             place.length,

@@ -20,8 +20,8 @@ from typing import Final, NamedTuple
 
 from penstock.kernel.units import KIB, MIB
 from penstock.log.disk import make_directory
-from penstock.topics.core.blocks import Block, Tags
-from penstock.topics.core.packed import Item
+from penstock.topics.core.batch import Item
+from penstock.topics.core.cold_row import ColdBlock, Tags
 from penstock.topics.core.record_row import HOT_SLOT_BYTES
 from penstock.topics.core.registry import Registry
 from penstock.topics.core.topic import Topic
@@ -165,7 +165,7 @@ class HotLimit:
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="spill")
         blocks = await self._loop.run_in_executor(self._thread, self._write, picks)
-        by_topic: dict[Topic, list[Block]] = {}
+        by_topic: dict[Topic, list[ColdBlock]] = {}
         for pick, block in zip(picks, blocks, strict=True):
             by_topic.setdefault(pick.topic, []).append(block)
         for topic, written in by_topic.items():
@@ -173,7 +173,7 @@ class HotLimit:
                 topic.row.seal(written)
                 self._registry.recount(topic)
 
-    def _write(self, picks: list[_Pick]) -> list[Block]:
+    def _write(self, picks: list[_Pick]) -> list[ColdBlock]:
         """In the thread: write the content of slots to the file, unchanged."""
         assert self._directory is not None
         blocks = []
@@ -181,7 +181,7 @@ class HotLimit:
             if self._file is None or self._file.size_bytes >= FILE_BYTES:
                 self._file = SpillFile(self._directory)
             data = spilled_bytes(pick.first_seq, pick.items)
-            block = Block(
+            block = ColdBlock(
                 "spill",
                 self._file.append(data),
                 len(data),

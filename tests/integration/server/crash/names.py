@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import count
 
-from penstock.kernel.ids import partition_of
+from penstock.topics.core.registry import partition_of
 
 PARTITIONS = 2
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from penstock.kernel.ids import partition_of
+from penstock.topics.core.registry import partition_of
 from tests.integration.server.crash.model import TopicModel
 from tests.integration.server.crash.payloads import Payloads, Wanted, write_body
 from tests.integration.server.crash.wire import Reply, Wire

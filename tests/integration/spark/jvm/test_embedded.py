@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,15 +24,9 @@ from penstock.spark.jvm.java import Java
 from penstock.spark.link import connect, interrupt, new_session, open_session
 from penstock.spark.options import SparkOptions
 from tests.integration.spark.one import CACHE
+from tests.waiting import wait_until
 
 DEADLINE_S = 120
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.02)
 
 
 def is_alive(pid: int) -> bool:
@@ -64,12 +57,12 @@ def test_a_remote_spark_gets_the_settings_that_the_lake_needs(embedded: Embedded
 
 def test_nobody_connects_without_the_secret(embedded: EmbeddedSpark) -> None:
     bare = embedded.url.partition("/;")[0]
-    with pytest.raises(SparkNotStarted, match="expected a Spark at"):
+    with pytest.raises(SparkNotStarted, match="no Spark answers at"):
         new_session(f"{bare}/;token=wrong", retries_max=0)
 
 
 def test_a_spark_that_is_not_there_is_told_soon() -> None:
-    with pytest.raises(SparkNotStarted, match="sc://localhost:1,"):
+    with pytest.raises(SparkNotStarted, match="no Spark answers at sc://localhost:1: "):
         new_session("sc://localhost:1", retries_max=1)
 
 

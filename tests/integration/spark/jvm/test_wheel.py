@@ -27,7 +27,8 @@ from penstock.spark.options import Archive, SparkOptions
 logging.basicConfig(level=logging.WARNING)
 jre, scratch = Path(sys.argv[1]), Path(sys.argv[2])
 options = SparkOptions(
-    cores=1, memory_mb=512, java_home=jre, cache_dir=scratch / "cache", archive=Archive.OFF
+    cores=1, memory_mb=512, java_home=jre, cache_dir=scratch / "cache", archive=Archive.OFF,
+    conf={"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"},
 )
 with start_spark(options) as spark, connect(spark.url) as session:
     session.range(3).write.parquet(str(scratch / "rows"))

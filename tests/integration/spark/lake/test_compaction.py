@@ -8,8 +8,7 @@ import pyarrow.compute as pc
 import pytest
 
 from penstock.lake.catalog import Catalog
-from penstock.lake.compact import compact
-from penstock.lake.merging import CompactionPolicy
+from penstock.lake.compact import CompactionPolicy, compact
 from penstock.spark.lake.types import lake_schema
 from penstock.spark.lake.writing import write_table
 from penstock.spark.refresh import query_frame

@@ -13,8 +13,7 @@ import pytest
 
 from penstock.kernel.errors import Rejected
 from penstock.lake.catalog import Catalog, open_catalog
-from penstock.lake.compact import compact
-from penstock.lake.merging import CompactionPolicy
+from penstock.lake.compact import CompactionPolicy, compact
 from penstock.lake.model import TableVersion
 from penstock.lake.selection import FileRows
 from penstock.spark.lake.reading import read_deleted, read_inserted, read_table
@@ -155,7 +154,7 @@ def test_columns_are_chosen_by_name_in_any_case(spark: Any, lake: Catalog, duck:
     version = lake.table_at("t")
     chosen = read_table(spark, lake.storage, version, ["b b", "A"])
     assert rows_of(chosen).column_names == ["B b", "a"]
-    with pytest.raises(Rejected, match="found 'd'"):
+    with pytest.raises(Rejected, match="there is no column 'd'"):
         read_table(spark, lake.storage, version, ["d"])
 
 

@@ -28,7 +28,6 @@ from tests.integration.spark.agree import THERE, THERE_ONLY, assert_agree
 from tests.integration.spark.one import WRITES
 from tests.integration.spark.refreshing import refresh, versions
 
-pytestmark = WRITES
 SOURCES = (
     """CREATE TABLE orders AS SELECT i AS id, i % 10 AS cust, 'c' || (i % 7) AS city,
         {'x': i, 'y': {'z': 'a' || i, 'f': i / 2}} AS s, i * 1.5::DOUBLE AS price
@@ -104,6 +103,7 @@ LARGE = (
 LARGE_BOTH = "FROM items i JOIN orders o ON i.ord = o.id"
 
 
+@WRITES
 @pytest.mark.parametrize(
     ("query", "rows", "is_one"),
     [
@@ -132,6 +132,7 @@ def test_a_large_table_of_two_sources_is_its_query(
     assert ours == duck.rows("SELECT * FROM made WHERE id = 123456")
 
 
+@WRITES
 @pytest.mark.parametrize("options", [THERE, THERE_ONLY])
 def test_a_planted_wrong_id_is_refused_and_nothing_stays(
     spark: Any, lake: Catalog, monkeypatch: pytest.MonkeyPatch, options: WriteOptions
@@ -159,6 +160,7 @@ class Elsewhere(Storage):
         yield from (stored for stored in found if "part-00001" not in stored.path)
 
 
+@WRITES
 @pytest.mark.parametrize("options", [THERE, THERE_ONLY])
 def test_a_file_that_is_not_here_is_missed(
     spark: Any, lake: Catalog, options: WriteOptions
@@ -182,6 +184,7 @@ class Doubled(Storage):
                 yield StoredFile(str(other), stored.size_bytes, stored.changed_at_ms)
 
 
+@WRITES
 def test_a_file_too_many_is_refused(spark: Any, lake: Catalog) -> None:
     change = lake.begin()
     frame = spark.sql("SELECT id FROM range(0, 30, 1, 3)")
@@ -190,6 +193,7 @@ def test_a_file_too_many_is_refused(spark: Any, lake: Catalog) -> None:
         write_table(Doubled(lake.data_path), table, frame, rows_expected=30, options=THERE_ONLY)
 
 
+@WRITES
 @pytest.mark.parametrize("options", [THERE, THERE_ONLY])
 def test_only_files_of_the_table_stay(spark: Any, lake: Catalog, options: WriteOptions) -> None:
     """Also where Hadoop leaves checksums, and a mark that it is done."""
@@ -209,6 +213,7 @@ class Stubborn(Storage):
         raise PermissionError(13, "Permission denied", path)
 
 
+@WRITES
 @pytest.mark.parametrize("options", [THERE, THERE_ONLY])
 def test_what_cannot_be_tidied_up_fails_nothing(
     spark: Any, lake: Catalog, duck: Duck, options: WriteOptions
@@ -225,6 +230,7 @@ def test_what_cannot_be_tidied_up_fails_nothing(
     assert assert_agree(spark, lake, duck, "t").total() == 900
 
 
+@WRITES
 def test_names_that_spark_finds_hard_are_written(spark: Any, lake: Catalog, duck: Duck) -> None:
     frame = spark.sql(
         "SELECT id AS `a.b`, struct(id AS `x y`, 1 AS `Q``q`) AS `s s`, 'v' AS `Grün` "

@@ -14,7 +14,7 @@ from penstock.spark.lake.writing import WriteOptions, write_table
 from tests.integration.lake.agree import bag
 from tests.integration.lake.duck import Duck
 from tests.integration.lake.test_duckdb_writes import EVERY_TYPE
-from tests.integration.spark.agree import THERE, THERE_ONLY, assert_agree, rows_of, store
+from tests.integration.spark.agree import THERE, WAYS, assert_agree, rows_of, store
 from tests.integration.spark.one import WRITES
 
 SHARED = """
@@ -41,8 +41,7 @@ AS t(n, flag, i8, i16, i64, f32, f64, de, big, day, ts, tz, text, raw, list, rec
      deeper)"""
 
 
-@WRITES
-@pytest.mark.parametrize("options", [WriteOptions(), THERE, THERE_ONLY])
+@WAYS
 def test_what_spark_writes_of_every_type_is_what_everybody_reads(
     spark: Any, lake: Catalog, duck: Duck, options: WriteOptions
 ) -> None:

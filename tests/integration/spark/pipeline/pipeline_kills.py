@@ -20,11 +20,11 @@ from random import Random
 from penstock.client import AsyncClient, Client
 from penstock.lake.catalog import Catalog, open_catalog
 from penstock.metering.fleet import Fleet
-from penstock.metering.load import Load, LoadState, Target
+from penstock.metering.load import LoadGenerator, LoadState, Target
 from penstock.metering.readings import Reading
 from penstock.metering.shapes import Steady
 from penstock.spark.pipeline.cursors import cursor_of
-from tests.integration.ingest.place import EdgeProcess, until
+from tests.integration.ingest.place import EdgeProcess
 from tests.integration.lake.duck import Duck
 from tests.integration.spark.pipeline.fleet import (
     BAD,
@@ -34,6 +34,7 @@ from tests.integration.spark.pipeline.fleet import (
     check_lake,
     fill_tariffs,
 )
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[4]
 RAW = "ingest.raw"
@@ -113,7 +114,7 @@ class Place:
 
     edge: EdgeProcess
     driver: DriverProcess
-    load: Load
+    load: LoadGenerator
     running: asyncio.Future[LoadState]
     lake: Catalog
     end_s: float
@@ -164,7 +165,7 @@ async def kill_pipeline(
         fill_tariffs(url, RAW, known)
         try:
             await edge.start()
-            load = Load(Target("127.0.0.1", edge.port), fleet, Steady(RATE_PER_S))
+            load = LoadGenerator(Target("127.0.0.1", edge.port), fleet, Steady(RATE_PER_S))
             running = asyncio.ensure_future(load.run(seconds=1e6))
             place = Place(edge, driver, load, running, lake, time.monotonic() + seconds)
             driver.launch()

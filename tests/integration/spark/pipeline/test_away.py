@@ -64,6 +64,6 @@ def test_a_pipeline_waits_for_its_catalog_in_one_line_and_stores_everything_once
                 fleet.check(lake, duck)
     told = [record for record in caplog.records if record.levelno == logging.WARNING]
     assert len(told) == 1
-    assert "expected to reach the catalog on PostgreSQL" in told[0].getMessage()
+    assert "the catalog on PostgreSQL cannot be reached" in told[0].getMessage()
     assert "\n" not in told[0].getMessage()
     assert any("goes on" in record.getMessage() for record in caplog.records)

@@ -20,16 +20,16 @@ from penstock.flow.planner import PlannerPolicy
 from penstock.kernel.units import MIB
 from penstock.lake.catalog import Catalog
 from penstock.metering.fleet import Fleet
-from penstock.metering.load import Load, LoadState, Target
+from penstock.metering.load import LoadGenerator, LoadState, Target
 from penstock.metering.pipeline import metering
 from penstock.metering.readings import READING_DTYPE
 from penstock.metering.shapes import Shape, Steady, named_shape
 from penstock.spark.link import SparkLink
 from penstock.spark.pipeline.runner import PipelineRunner
-from tests.integration.ingest.place import until
 from tests.integration.spark.pipeline.fleet import space_of
 from tests.integration.spark.pipeline.test_whole import fill, rows
 from tests.integration.spark.topics.place import new_topic
+from tests.waiting import until
 
 LIMIT_S = 600.0
 SHAPES = ("square", "sawtooth", "random", "day")
@@ -69,7 +69,7 @@ async def bursts(link: SparkLink, url: str, topic: str, lake: Catalog, fleet: Fl
     whole = Whole(settings, PipelineRunner(pipeline, lake, url, link=link))
     thread = PipelineThread(whole.runner)
     memory = Memory(whole)
-    load = Load(Target(*await whole.edge.start(port=0)), fleet, Steady(WARM_UP))
+    load = LoadGenerator(Target(*await whole.edge.start(port=0)), fleet, Steady(WARM_UP))
     running = asyncio.ensure_future(load.run(seconds=10_000, on_progress=memory.look))
     thread.start()
 

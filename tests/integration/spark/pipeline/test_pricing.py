@@ -11,11 +11,11 @@ from socket import socket
 from typing import Any
 
 from penstock.client import Client
-from penstock.commits.model import Commit, Write
 from penstock.lake.catalog import Catalog
 from penstock.metering.pipeline import metering
 from penstock.metering.pipeline import parse as metering_parse
 from penstock.metering.tariff_space import TariffSpace
+from penstock.protocol.commits import Commit, CommitWrite
 from penstock.spark.link import SparkLink
 from penstock.spark.pipeline.replay import replay
 from penstock.spark.pipeline.runner import PipelineRunner, RunnerOptions
@@ -96,7 +96,9 @@ def test_what_nobody_could_price_is_priced_with_the_fixed_tariff_when_it_is_trie
     space = space_of(topic)
     good = client.get_entity(space, "tariff:hours")
     broken = {"versions": [{**good.doc["versions"][0], "kind": "hourly"}]}
-    by_hand = Commit(session="by-hand", local_seq=1, writes=(Write("tariff:hours", set=broken),))
+    by_hand = Commit(
+        session="by-hand", local_seq=1, writes=(CommitWrite("tariff:hours", set=broken),)
+    )
     client.commit(space, by_hand)
     fleet = Fleet(client, topic, Random(22))
     pipeline = metering(url, topic, tariffs=space)
@@ -113,7 +115,9 @@ def test_what_nobody_could_price_is_priced_with_the_fixed_tariff_when_it_is_trie
     )
     priced = {row["tariffs_seq"] for row in duck.rows(STORED)}
     assert priced == {before}
-    fixed = Commit(session="by-hand", local_seq=2, writes=(Write("tariff:hours", set=good.doc),))
+    fixed = Commit(
+        session="by-hand", local_seq=2, writes=(CommitWrite("tariff:hours", set=good.doc),)
+    )
     client.commit(space, fixed)
     with TariffSpace(url, space) as there:
         now = there.assign("flat", map(str, UNKNOWN), OLD.isoformat()).seq

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock.client import Client
-from penstock.commits.model import Commit, Write
+from penstock.protocol.commits import Commit, CommitWrite
 from penstock.spark.pipeline.space import PAGE_ENTITIES, Basis, SpaceCopy
 from penstock.spark.topics.http import TopicAddress, TopicMissing
 from penstock.testing import seeded, seeds
@@ -24,7 +24,7 @@ class Space:
         self.client, self.name = client, f"copied{next(NUMBERS)}"
         self.copy = SpaceCopy(TopicAddress(url, self.name, timeout_s=5))
 
-    def commit(self, *writes: Write) -> int:
+    def commit(self, *writes: CommitWrite) -> int:
         commit = Commit(session=f"s{next(NUMBERS)}", local_seq=1, writes=writes)
         return self.client.commit(self.name, commit).seq
 
@@ -55,24 +55,24 @@ def test_a_copy_is_the_space_after_any_commits(seed: int, space: Space) -> None:
     assert space.check() == set()
 
 
-def any_write(random: Random) -> Write:
+def any_write(random: Random) -> CommitWrite:
     entity, value = f"e{random.randrange(6)}", random.randrange(100)
     match random.randrange(4):
         case 0:
-            return Write(entity, delete=True)
+            return CommitWrite(entity, delete=True)
         case 1:
-            return Write(entity, patch={"a": {"b": value}, "c": None})
+            return CommitWrite(entity, patch={"a": {"b": value}, "c": None})
         case 2:
-            return Write(entity, patch={"c": value})
+            return CommitWrite(entity, patch={"c": value})
         case _:
-            return Write(entity, set={"a": value})
+            return CommitWrite(entity, set={"a": value})
 
 
 def test_it_tells_what_has_changed_and_nothing_twice(space: Space) -> None:
-    space.commit(Write("a", set=1), Write("b", set=2))
+    space.commit(CommitWrite("a", set=1), CommitWrite("b", set=2))
     assert space.check() == {"a", "b"}
-    space.commit(Write("b", set=3))
-    space.commit(Write("c", set=4))
+    space.commit(CommitWrite("b", set=3))
+    space.commit(CommitWrite("c", set=4))
     assert space.check() == {"b", "c"}
     assert space.check() == set()
 
@@ -81,7 +81,7 @@ def test_a_space_of_many_pages_comes_whole(space: Space) -> None:
     total = PAGE_ENTITIES + 300
     for begin in range(0, total, 250):
         numbers = range(begin, min(total, begin + 250))
-        space.commit(*(Write(f"e{number:05}", set=number) for number in numbers))
+        space.commit(*(CommitWrite(f"e{number:05}", set=number) for number in numbers))
     assert len(space.check()) == total
 
 
@@ -90,14 +90,14 @@ def test_a_space_that_was_made_again_and_one_whose_commits_have_left_are_loaded_
 ) -> None:
     with pytest.raises(TopicMissing):
         space.copy.catch_up()
-    space.commit(Write("a", set=1), Write("b", set=1))
+    space.commit(CommitWrite("a", set=1), CommitWrite("b", set=1))
     space.check()
     space.client.delete_topic(space.name)
     with pytest.raises(TopicMissing):
         space.copy.catch_up()
-    space.commit(Write("b", set=2))
+    space.commit(CommitWrite("b", set=2))
     assert space.check() == {"a", "b"}
-    seq = space.commit(Write("b", patch={"x": 1}))
-    space.commit(Write("c", set=3))
+    seq = space.commit(CommitWrite("b", patch={"x": 1}))
+    space.commit(CommitWrite("c", set=3))
     space.client.delete_records(space.name, before_seq=seq + 1)
     assert space.check() == {"b", "c"}

@@ -15,22 +15,22 @@ import pyarrow.compute as pc
 import uvloop
 
 from penstock.app.ingest import PipelineThread, Whole
-from penstock.cli.ingest_status import line_of
+from penstock.cli.ingest import line_of
 from penstock.config import IngestSettings
 from penstock.flow.channel import MEASURE_MS
 from penstock.ingest.windows import Windows
 from penstock.lake.catalog import Catalog
 from penstock.metering.fleet import Fleet
-from penstock.metering.load import Load, LoadState, Target
+from penstock.metering.load import LoadGenerator, LoadState, Target
 from penstock.metering.pipeline import metering
 from penstock.metering.shapes import Steady
 from penstock.metering.tariff_files import Row, Sheet
 from penstock.metering.tariff_space import TariffSpace
 from penstock.spark.link import SparkLink
 from penstock.spark.pipeline.runner import PipelineRunner
-from tests.integration.ingest.place import until
 from tests.integration.spark.pipeline.fleet import space_of
 from tests.integration.spark.topics.place import new_topic
+from tests.waiting import until
 
 LIMIT_S = 600.0
 SMALL_WITHIN_MS = 5_000
@@ -55,11 +55,13 @@ async def read_only_for_a_while(
     """Send, with a store in the middle of it that may not write its files."""
     async with whole_of(link, url, topic, lake) as (whole, thread):
         runner, windows = whole.runner, whole.edge.windows
-        load = Load(Target(*whole.edge.address), fleet, Steady(50))
+        load = LoadGenerator(Target(*whole.edge.address), fleet, Steady(50))
         running = asyncio.ensure_future(load.run(seconds=10_000))
         try:
             await until(
-                lambda: runner.stored_seq > 0 or thread.ended.done(), "the first batch", 300
+                lambda: thread.ended.done() or not any(stage.warming for stage in runner.stages),
+                "the first batches",
+                300,
             )
             with read_only(data):
                 load.arrivals.factor = 20.0
@@ -103,15 +105,16 @@ async def priced_late(
 ) -> LoadState:
     """Send to a pipeline whose tariffs come when it waits for them already."""
     async with whole_of(link, url, topic, lake) as (whole, _):
-        load = Load(Target(*whole.edge.address), fleet, Steady(50))
+        load = LoadGenerator(Target(*whole.edge.address), fleet, Steady(50))
         running = asyncio.ensure_future(load.run(seconds=10_000))
         try:
             await until(
                 lambda: (whole.runner.trouble or "").startswith("evaluate:"), "trouble", 300
             )
             told = line_of(whole.status())
-            assert f"expected tariffs in the space '{space_of(topic)}'" in told
-            assert "found no such space: load them with `penstock metering tariffs load`" in told
+            assert "there are no tariffs" in told
+            assert f"has no space '{space_of(topic)}'" in told
+            assert "load them with `penstock metering tariffs load`" in told
             await asyncio.to_thread(fill, url, topic, fleet)
             load.end()
             state = await running

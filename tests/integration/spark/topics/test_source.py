@@ -103,7 +103,9 @@ def test_evicted_records_fail_the_read_unless_it_passes_over_them(
 ) -> None:
     client.put_topic(topic, cap_records=5)
     head = fill(client, topic, 12)
-    with pytest.raises(Exception, match="found that 1 to 7 are gone \\(cap\\); the earliest is 8"):
+    with pytest.raises(
+        Exception, match=r"records 1 to 7 of topic .* are gone \(cap\); the earliest is 8"
+    ):
         read_topic(spark, url, topic, None, head, fetch_rows_max=fetch_rows_max).count()
     frame = read_topic(spark, url, topic, None, head, lost="pass", fetch_rows_max=fetch_rows_max)
     assert frame.count() == 5
@@ -122,7 +124,7 @@ def test_a_topic_made_again_is_not_the_topic_that_was_asked_for(
     fill(client, topic)
     with pytest.raises(TopicRecreated, match="deleted and made again"):
         read_topic(spark, url, topic, None, head, epoch=epoch)
-    with pytest.raises(TopicRecreated, match="to reach seq 99, found its head at 10"):
+    with pytest.raises(TopicRecreated, match="ends at seq 10, before 99"):
         read_topic(spark, url, topic, None, 99)
 
 
@@ -133,19 +135,19 @@ def test_what_is_not_there_is_told_by_name(spark: Any, url: str, topic: str) -> 
         spark.read.format("penstock").options(url=url, topic="nobody").load().count()
     with pytest.raises(Unavailable, match=r"no answer from .* connection refused"):
         fetch(TopicAddress("http://127.0.0.1:9", topic, timeout_s=0.3), SeqRange(0, 5))
-    with pytest.raises(Rejected, match="expected the columns of a topic as DDL, found 'a HUGEINT'"):
+    with pytest.raises(Rejected, match="'a HUGEINT' does not declare columns"):
         read_topic(spark, url, topic, "a HUGEINT", 0)
-    with pytest.raises(Rejected, match="expected a key among the columns a, found b"):
+    with pytest.raises(Rejected, match="no column b for the key; columns are a"):
         read_topic(spark, url, topic, "a INT", 0, key="b")
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"tpoic": "a"}, "found 'tpoic' \\(did you mean 'topic'\\?\\)"),
+        ({"tpoic": "a"}, "no option 'tpoic' \\(did you mean 'topic'\\?\\)"),
         ({"from_seq": "soon"}, "expected from_seq to be a seq, 'earliest' or 'latest'"),
         ({"max_rows": "0"}, "expected max_rows to be a whole number from 1 on, found '0'"),
-        ({"max_rows": "5", "min_rows": "3"}, "expected one limit of a batch"),
+        ({"max_rows": "5", "min_rows": "3"}, "a batch takes one limit"),
         ({"lost": "ignore"}, "expected lost to be 'fail' or 'pass', found 'ignore'"),
         ({"url": "localhost"}, "expected a URL such as"),
     ],

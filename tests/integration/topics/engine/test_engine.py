@@ -19,12 +19,13 @@ from penstock.topics.core.queue import DEAD_LETTERS_MAX
 from penstock.topics.core.read import ReadRequest
 from penstock.topics.core.router import RouterConfig
 from penstock.topics.engine.engine import Engine
-from penstock.topics.engine.scheduler_view import scheduler_view
-from penstock.topics.engine.views import EngineOptions
-from penstock.topics.engine.watch import Shape
+from penstock.topics.engine.options import EngineOptions
+from penstock.topics.engine.views import list_topics, scheduler_view, show_topic
+from penstock.topics.engine.watch import PageShape
 from penstock.topics.engine.writers import LogFailed
-from tests.integration.topics.engines import DEADLINE_S, body, data, engine_on, until, write
+from tests.integration.topics.engines import DEADLINE_S, body, data, engine_on, write
 from tests.integration.topics.gated import GatedStore
+from tests.waiting import until
 
 
 @pytest.mark.parametrize("durability", ["fsync", "disk", "memory"])
@@ -41,7 +42,7 @@ def test_a_record_is_not_visible_before_the_log_has_it(durability: str) -> None:
             for _ in range(20):
                 await asyncio.sleep(0.001)
                 assert await data(engine, "t") == []
-                assert (await engine.show_topic("t")).head_seq == 0
+                assert (await show_topic(engine, "t")).head_seq == 0
             assert not (writing.done())
             assert not (poll.done())
             assert not woken
@@ -350,7 +351,7 @@ def test_while_the_log_takes_nothing_readers_of_a_destination_get_what_it_has() 
             store.failures.extend(DiskFull("no space is left") for _ in range(1_000))
             await write(engine, "a", 2)
             assert await data(engine, "b") == [b"1"]
-            assert (await engine.show_topic("b")).head_seq == 1
+            assert (await show_topic(engine, "b")).head_seq == 1
             assert (await engine.routers.show("r")).source_seq == 1
             with pytest.raises(LogFailed):  # though the claim alone needs no log
                 await engine.queues.claim("b", ClaimRequest("n"))
@@ -391,7 +392,7 @@ def test_dead_letters_reach_their_topic_wherever_it_lives() -> None:
                 await engine.queues.nack(name, Settle("n", (claims.jobs[0].lease.seq,)), 0)
                 assert (await engine.queues.claim(name, ClaimRequest("n"))).jobs == []
                 assert await data(engine, dead) == [b"%d" % number]
-                view = await engine.show_topic(name)
+                view = await show_topic(engine, name)
                 assert view.queue is not None
                 assert (view.queue.dead_lettered, view.count) == (1, 0)
 
@@ -470,7 +471,7 @@ def test_a_list_of_topics_makes_room_for_what_it_shows_as_gone() -> None:
         await engine.put_topic("t", {"ttl_ms": 10})
         await write(engine, "t", 1, 2)
         clock.advance(11)
-        assert [view.size_bytes for view in engine.list_topics("", None, 9)[0]] == [0]
+        assert [view.size_bytes for view in list_topics(engine, "", None, 9)[0]] == [0]
         assert engine.registry.size_bytes == 0
         await engine.close()
 
@@ -555,10 +556,10 @@ def test_an_acked_job_is_not_shown_to_a_watcher_that_comes_later() -> None:
             await engine.put_topic("q", {"type": "queue"})
             await write(engine, "q", "job")
             topic = engine.topic("q")
-            pages = [engine.watchers.page(topic, 0, None, Shape(), 0)]
+            pages = [engine.watchers.page(topic, 0, None, PageShape(), 0)]
             await engine.queues.claim("q", ClaimRequest("n"))
             await engine.queues.ack("q", Settle("n", (1,)))
-            pages.append(engine.watchers.page(topic, 0, None, Shape(), 0))
+            pages.append(engine.watchers.page(topic, 0, None, PageShape(), 0))
             assert [b"job" in page.records for page in pages] == [True, False]
 
     asyncio.run(main())
@@ -568,7 +569,7 @@ def test_a_topic_configured_anew_is_shown_to_a_watcher_as_it_is_now() -> None:
     async def main() -> None:
         async with engine_on() as engine:
             await write(engine, "t", 1, node="n")
-            topic, shape = engine.topic("t"), Shape(ReadRequest(nodes=frozenset("n")))
+            topic, shape = engine.topic("t"), PageShape(ReadRequest(nodes=frozenset("n")))
             assert not engine.watchers.page(topic, 0, None, shape, 0).diff.records
             await engine.put_topic("t", {"dedupe_node": False})
             assert len(engine.watchers.page(topic, 0, None, shape, 0).diff.records) == 1
@@ -624,7 +625,7 @@ def test_what_waits_for_the_log_is_bounded_and_refused_before_it_is_appended() -
                 assert error.value.detail["retry_after_ms"] > 0
             store.open()
             kept = [await task for task in tasks if task not in refused]
-            assert (await engine.show_topic("t")).head_seq == len(kept)
+            assert (await show_topic(engine, "t")).head_seq == len(kept)
 
     asyncio.run(main())
 
@@ -655,7 +656,7 @@ def test_a_restart_finds_everything_that_was_answered() -> None:
     async def shown(engine: Any) -> dict[str, Any]:
         found = {}
         for name in ("a", "b", "e", "q"):
-            view = await engine.show_topic(name)
+            view = await show_topic(engine, name)
             found[name] = (view.head_seq, view.earliest_seq, await data(engine, name))
         return found
 
@@ -723,7 +724,7 @@ def test_a_topic_of_dead_letters_takes_as_many_as_it_has_room_for(cap: dict[str,
             await engine.delete("dead", before_seq=3)
             assert (await engine.queues.claim("q", ClaimRequest("n"))).jobs == []
             assert await data(engine, "dead") == [b"2", b"3"]
-            view = await engine.show_topic("q")
+            view = await show_topic(engine, "q")
             assert view.queue == (1, 0, 4)
 
     asyncio.run(main())

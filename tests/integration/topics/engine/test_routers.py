@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
-from penstock.kernel.ids import partition_of
 from penstock.protocol.errors import IsASpace, TopicNotEmpty, TopicNotFound
 from penstock.topics.core.batch import parse_write
+from penstock.topics.core.registry import partition_of
 from penstock.topics.core.router import RouterConfig
 from penstock.topics.engine.engine import Engine
 from penstock.topics.engine.forwarder import STEPS_MAX
-from tests.integration.topics.node import PARTITIONS, drained, node, on_a_loop, until, write
+from tests.integration.topics.node import PARTITIONS, drained, node, on_a_loop, write
+from tests.waiting import until
 
 
 def name_on(partition: int, prefix: str) -> str:

@@ -13,9 +13,10 @@ from penstock.topics.core.batch import parse_write
 from penstock.topics.core.read import ReadRequest
 from penstock.topics.core.router import RouterConfig
 from penstock.topics.engine.engine import Engine
-from penstock.topics.engine.scheduler_view import scheduler_view
-from tests.integration.topics.engines import body, data, engine_on, records, until, write
+from penstock.topics.engine.views import scheduler_view
+from tests.integration.topics.engines import body, data, engine_on, records, write
 from tests.integration.topics.gated import GatedStore
+from tests.waiting import until
 
 TOPICS = {"low": {"priority": -5}, "plain": {}, "high": {"priority": 900}}
 PRESSURES = {"steady": 0.0, "coalesce": 0.3, "widen": 0.5, "defer": 0.9}

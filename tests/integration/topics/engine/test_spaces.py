@@ -12,9 +12,9 @@ from click.testing import CliRunner
 from msgspec.structs import replace
 
 from penstock.cli import main
-from penstock.commits.model import Commit, Origin, Precondition, Read, Write
 from penstock.commits.sessions import SESSION_ANSWERS_MAX
 from penstock.log.store import DiskFull
+from penstock.protocol.commits import Commit, CommitRead, CommitWrite, Origin, Precondition
 from penstock.protocol.errors import (
     CommitConflict,
     CommitProtocol,
@@ -25,13 +25,14 @@ from penstock.protocol.errors import (
     Saturated,
 )
 from penstock.topics.core.leases import ClaimRequest, Settle
-from penstock.topics.core.space_state import SpaceState, state_of
+from penstock.topics.core.space import SpaceState, state_of
 from penstock.topics.engine.engine import Engine
 from penstock.topics.engine.spaces import Accepted, PageRequest
 from penstock.topics.engine.writers import LogFailed
-from tests.integration.topics.engines import engine_on, until, write
+from tests.integration.topics.engines import engine_on, write
 from tests.integration.topics.gated import GatedStore
 from tests.integration.topics.node import SMALL, node, on_a_loop
+from tests.waiting import until
 
 Outcome = Accepted | Exception
 
@@ -50,15 +51,15 @@ async def land(engine: Engine, commit: Commit, space: str = "s") -> Accepted:
     return outcome
 
 
-def put(entity: str, document: Any) -> Write:
-    return Write(entity=entity, set=document)
+def put(entity: str, document: Any) -> CommitWrite:
+    return CommitWrite(entity=entity, set=document)
 
 
-def patch(entity: str, document: Any) -> Write:
-    return Write(entity=entity, patch=document)
+def patch(entity: str, document: Any) -> CommitWrite:
+    return CommitWrite(entity=entity, patch=document)
 
 
-def commit(number: int, *writes: Write, session: str = "a", **fields: Any) -> Commit:
+def commit(number: int, *writes: CommitWrite, session: str = "a", **fields: Any) -> Commit:
     return Commit(session=session, local_seq=number, writes=writes, **fields)
 
 
@@ -80,11 +81,11 @@ async def test_a_commit_on_its_way_counts_for_others_and_is_seen_by_none() -> No
     async with engine_on(store) as engine:
         await land(engine, commit(1, put("e", 1)))
         store.shut()
-        first = begin(engine, commit(2, put("e", 2), reads=(Read("e", 1),), event_id="ev"))
-        second = begin(engine, commit(1, put("e", 3), session="b", reads=(Read("e", 1),)))
-        seen = commit(3, put("f", 1), pending_reads=(), reads=(Read("e", 1),))
+        first = begin(engine, commit(2, put("e", 2), reads=(CommitRead("e", 1),), event_id="ev"))
+        second = begin(engine, commit(1, put("e", 3), session="b", reads=(CommitRead("e", 1),)))
+        seen = commit(3, put("f", 1), pending_reads=(), reads=(CommitRead("e", 1),))
         third = begin(engine, seen)
-        again = begin(engine, commit(2, put("e", 2), reads=(Read("e", 1),), event_id="ev"))
+        again = begin(engine, commit(2, put("e", 2), reads=(CommitRead("e", 1),), event_id="ev"))
         receipt = (Precondition(receipt_absent="ev"),)
         fourth = begin(engine, commit(1, put("g", 1), session="c", preconditions=receipt))
         await asyncio.sleep(0)
@@ -114,7 +115,7 @@ async def test_what_the_log_did_not_take_never_was() -> None:
         ]
         origin = (Precondition(origin_committed=Origin("a", 2)),)
         rests_on_it = [
-            begin(engine, commit(1, put("e", 9), session="b", reads=(Read("e", 1),))),
+            begin(engine, commit(1, put("e", 9), session="b", reads=(CommitRead("e", 1),))),
             begin(engine, commit(1, put("g", 9), session="c", preconditions=origin)),
             begin(
                 engine,
@@ -193,7 +194,7 @@ async def test_a_number_that_is_too_old_to_be_known_is_refused_not_applied() -> 
         )
         assert await document(engine, "e") == numbers[-1]
         for number in (1, 10):
-            with pytest.raises(CommitProtocol, match="no longer known"):
+            with pytest.raises(CommitProtocol, match="no longer kept"):
                 await land(engine, commit(number, put("e", number)))
         assert (await land(engine, commit(11, put("e", 11)))).replayed
         origin = (Precondition(origin_committed=Origin("a", 10)),)
@@ -207,7 +208,9 @@ async def fill(engine: Engine, first: int = 1, count: int = 40) -> None:
     for number in range(first, first + count):
         writes = [
             patch("e", {f"k{number % 3}": number}),
-            put(f"f{number % 5}", number) if number % 7 else Write(f"f{number % 5}", delete=True),
+            put(f"f{number % 5}", number)
+            if number % 7
+            else CommitWrite(f"f{number % 5}", delete=True),
         ]
         await land(engine, commit(number, *writes, event_id=f"ev{number}"))
 
@@ -256,7 +259,7 @@ async def test_what_left_by_a_cap_is_told_and_deleted_entities_stay_known(
     async with node(tmp_path) as engine:
         await engine.put_topic("s", {"type": "space", "cap_records": 5})
         await land(engine, commit(1, put("gone", 1), put("kept", 1)))
-        await land(engine, commit(2, Write("gone", delete=True)))
+        await land(engine, commit(2, CommitWrite("gone", delete=True)))
         for number in range(3, 11):
             await land(engine, commit(number, patch("e", {"n": number})))
         assert engine.topic("s").earliest_seq == 6
@@ -273,8 +276,8 @@ async def test_what_left_by_a_cap_is_told_and_deleted_entities_stay_known(
             await engine.spaces.entities("s", PageRequest(at_seq=1))
         assert len((await engine.spaces.entities("s", PageRequest(at_seq=10))).entities) == 2
         with pytest.raises(CommitConflict):
-            await land(engine, commit(11, put("x", 1), reads=(Read("gone", 1),)))
-        await land(engine, commit(11, put("x", 1), reads=(Read("gone", 2),)))
+            await land(engine, commit(11, put("x", 1), reads=(CommitRead("gone", 1),)))
+        await land(engine, commit(11, put("x", 1), reads=(CommitRead("gone", 2),)))
         expected = states(engine)
         await engine.compact()
     async with node(tmp_path) as engine:

@@ -10,17 +10,18 @@ import pytest
 
 from penstock.kernel.errors import Unavailable, Unknown
 from penstock.kernel.system import SystemClock
-from penstock.log.executor import PartitionExecutor, Work
-from penstock.log.journal import Backlog
+from penstock.log.executor import PartitionExecutor, WorkKind
+from penstock.log.journal import LogBacklog
 from penstock.log.stores.memory import MemoryStore
 from penstock.log.wal import Wal
 from penstock.protocol.errors import PartitionFailed
 from penstock.topics.core.batch import Batch, parse_write
-from penstock.topics.core.entries import Appended, Feed
+from penstock.topics.core.entries import Appended, FeedMark
 from penstock.topics.core.leases import ClaimRequest
-from penstock.topics.core.partition import Change, Partition
+from penstock.topics.core.partition import DecidedChange, Partition
 from penstock.topics.engine.writers import UNSYNCED_SEQS_MAX, Audience, PartitionWriter
-from tests.integration.topics.engines import DEADLINE_S, body, until
+from tests.integration.topics.engines import DEADLINE_S, body
+from tests.waiting import until
 
 
 class HeldJournal:
@@ -37,7 +38,7 @@ class HeldJournal:
         self.synced: list[bool] = []
         self.answers: list[Callable[[Exception | None], None]] = []
         self.refusal: Exception | None = None
-        self.backlog = Backlog()
+        self.backlog = LogBacklog()
         self.resumed: list[int] = []
         self.failures: list[tuple[int, Exception]] = []
 
@@ -60,7 +61,7 @@ def writer_on(journal: HeldJournal) -> PartitionWriter:
     return PartitionWriter(0, Partition(), journal, loop=loop, audience=audience)  # type: ignore[arg-type]
 
 
-async def logged(writer: PartitionWriter, journal: HeldJournal, change: Change) -> None:
+async def logged(writer: PartitionWriter, journal: HeldJournal, change: DecidedChange) -> None:
     waiting = asyncio.create_task(writer.commit(change, sync=True))
     await until(lambda: bool(journal.answers))
     journal.answers.pop()(None)
@@ -76,10 +77,10 @@ def test_who_waits_for_an_idle_lane_is_woken_by_changes_that_need_no_log() -> No
         partition = writer.partition
         await logged(writer, journal, partition.decide_config("q", {"type": "queue"}, 1))
         write = partition.decide_write("q", parse_write(body(1, 2)), 2)
-        assert isinstance(write, Change)
+        assert isinstance(write, DecidedChange)
         await logged(writer, journal, write)
         write = partition.decide_write("q", parse_write(body(3)), 3)
-        assert isinstance(write, Change)
+        assert isinstance(write, DecidedChange)
         writing = asyncio.create_task(writer.commit(write, sync=True))
         await until(lambda: bool(journal.answers))
         claim = partition.decide_claim("q", [ClaimRequest("n")], 4, 0)
@@ -106,7 +107,7 @@ def test_what_the_log_does_not_take_fails_alone_after_all_that_it_took_before() 
 
         def write(number: int) -> None:
             change = partition.decide_write("t", parse_write(body(number)), 2)
-            assert isinstance(change, Change)
+            assert isinstance(change, DecidedChange)
             writer.submit(
                 change, lambda got: told.append((number, isinstance(got, Exception))), sync=True
             )
@@ -134,7 +135,7 @@ def test_a_hole_that_takes_too_many_seqs_is_synced_though_it_brings_no_record() 
         writer = writer_on(journal)
         await logged(writer, journal, writer.partition.decide_config("t", {}, 1))
         for source_seq, trimmed in ((10, 10), (5_000, UNSYNCED_SEQS_MAX // 2)):
-            feed = Feed("r", 1, source_seq, trimmed)
+            feed = FeedMark("r", 1, source_seq, trimmed)
             first_seq = writer.partition.topic("t").next_seq + trimmed
             fed = writer.partition.change_of(Appended("t", first_seq, 2, Batch.of([]), feed=feed))
             assert not writer.is_synced(fed), "it is the sum that is too much"
@@ -157,7 +158,7 @@ def test_a_partition_that_fails_answers_every_waiter_and_takes_nothing_more() ->
 
         def write() -> asyncio.Task[list[Any]]:
             change = writer.partition.decide_write("t", parse_write(body(1)), 2)
-            assert isinstance(change, Change)
+            assert isinstance(change, DecidedChange)
             return asyncio.create_task(writer.commit(change, sync=True))
 
         flying = write()
@@ -169,7 +170,7 @@ def test_a_partition_that_fails_answers_every_waiter_and_takes_nothing_more() ->
         def broken() -> None:
             raise ZeroDivisionError("a bug")
 
-        writer.executor.submit(Work.REPLICATION, broken)
+        writer.executor.submit(WorkKind.REPLICATION, broken)
         outcomes = await asyncio.gather(flying, staged, idle, return_exceptions=True)
         assert [type(each) for each in outcomes] == [Unknown, PartitionFailed, PartitionFailed]
         journal.answers.pop()(None)  # the log's answer comes late, and changes nothing
@@ -178,6 +179,6 @@ def test_a_partition_that_fails_answers_every_waiter_and_takes_nothing_more() ->
             with pytest.raises(PartitionFailed, match="a bug"):
                 await refused
         with pytest.raises(PartitionFailed, match="partition 0 is out of service: a bug"):
-            await writer.commit(Change((), ()), sync=True)
+            await writer.commit(DecidedChange((), ()), sync=True)
 
     asyncio.run(main())

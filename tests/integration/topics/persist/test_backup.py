@@ -17,7 +17,7 @@ from penstock.kernel.errors import Rejected, Unavailable
 from penstock.topics.core.predicate import Predicate
 from penstock.topics.core.router import RouterConfig
 from penstock.topics.engine.engine import Engine
-from penstock.topics.engine.scheduler_view import scheduler_view
+from penstock.topics.engine.views import scheduler_view
 from penstock.topics.persist import backup as backups
 from tests.integration.topics.node import SMALL, drained, node, on_a_loop, write
 

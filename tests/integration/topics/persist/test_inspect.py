@@ -76,7 +76,7 @@ def test_a_layout_that_cannot_be_read_is_named_by_every_command(
     ):
         found = penstock(*words)
         assert found.exit_code == 1
-        assert f"{path}: expected a layout, found " in found.output
+        assert f"{path} is not a layout: " in found.output
     assert penstock("inspect", data, "verify").output.startswith("damaged: ")
 
 
@@ -87,7 +87,7 @@ def test_the_list_of_a_backup_that_cannot_be_read_is_named(data: Path, tmp_path:
     listed.write_bytes(listed.read_bytes().replace(b"snapshots", b"snap\xffhots"))
     found = penstock("restore", backup, "--data-dir", tmp_path / "again")
     assert found.exit_code == 1
-    assert f"{listed}: expected a list of files" in found.output
+    assert f"{listed} is not a list of files" in found.output
 
 
 def test_a_missing_snapshot_is_made_up_for_by_the_log(data: Path) -> None:
@@ -95,7 +95,7 @@ def test_a_missing_snapshot_is_made_up_for_by_the_log(data: Path) -> None:
     largest_snapshot(data).unlink()
     found = penstock("inspect", data, "--json", "verify")
     assert found.exit_code == 0, found.output
-    assert "segments that nobody needs" in found.stderr, "the log has their records"
+    assert "segments are no longer needed" in found.stderr, "the log has their records"
 
     def seen(text: str) -> list[dict[str, Any]]:
         return [json.loads(line) | {"cold": 0} for line in text.splitlines()]
@@ -129,7 +129,7 @@ def test_segments_that_nobody_needs_are_still_told_if_all_is_whole(data: Path) -
     segment.with_name("00000-00000000000000000099-1-0.segment").write_bytes(segment.read_bytes())
     found = penstock("inspect", data, "--json", "verify")
     assert found.exit_code == 0
-    assert "1 segments that nobody needs; the next start removes them" in found.stderr
+    assert "1 segments are no longer needed; the next start removes them" in found.stderr
 
 
 @pytest.mark.parametrize("part", [0.0, 0.3, 0.5, 0.9])
@@ -169,7 +169,7 @@ def test_a_record_whose_segment_is_missing_is_damage_and_no_wrong_question(data:
     path.unlink()
     found = penstock("inspect", data, "record", "t", 1)
     assert found.exit_code == 1
-    assert found.output == f"damaged: expected {path}, found it missing\n"
+    assert found.output == f"damaged: {path} is missing\n"
     assert penstock("inspect", data, "record", "t", 100).exit_code == 0
 
 
@@ -179,7 +179,7 @@ def test_a_backup_names_the_source_file_that_is_missing(data: Path, tmp_path: Pa
     path.unlink()
     found = penstock("backup", tmp_path / "copy", "--data-dir", data)
     assert found.exit_code == 1
-    assert found.output == f"Error: expected {path}, found it missing\n"
+    assert found.output == f"Error: {path} is missing\n"
     assert not (tmp_path / "copy").exists()
 
 

@@ -12,7 +12,7 @@ from penstock.kernel.errors import Rejected
 from penstock.log.store import Operation
 from penstock.log.stores import open_store
 from penstock.topics.engine.engine import Engine
-from penstock.topics.engine.views import EngineOptions
+from penstock.topics.engine.options import EngineOptions
 from penstock.topics.engine.writers import UNSYNCED_SEQS_MAX
 from tests.integration.topics.node import drained, node, on_a_loop, write
 
@@ -83,7 +83,7 @@ async def test_a_topic_near_the_bound_of_unsynced_seqs_waits_for_a_sync(tmp_path
 async def test_a_directory_is_used_as_it_was_made(tmp_path: Path) -> None:
     async with node(tmp_path):
         pass
-    with pytest.raises(Rejected, match=r"3 partitions.* found .*5"):
+    with pytest.raises(Rejected, match=r"3 partitions.*with .*5"):
         async with node(tmp_path, partitions=5):
             raise AssertionError("it must not open")
 

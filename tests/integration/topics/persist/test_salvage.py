@@ -240,10 +240,10 @@ def test_a_directory_in_use_and_places_that_will_not_do_are_refused(
     full = tmp_path / "full"
     full.mkdir()
     (full / "x").touch()
-    for into in (full, data / "inside", data):
+    for into, reason in ((full, "is not empty"), (data / "inside", "is inside of"), (data, "is")):
         refused = penstock("salvage", data, "--into", into)
         assert refused.exit_code == 1
-        assert refused.stderr.startswith("Error: expected")
+        assert refused.stderr.startswith(f"Error: {into} {reason}")
     nothing = tmp_path / "nothing"
     nothing.mkdir()
     assert penstock("salvage", nothing).exit_code == 1
@@ -252,4 +252,4 @@ def test_a_directory_in_use_and_places_that_will_not_do_are_refused(
         async with node(data, partitions=1, seal=SMALL):
             return await asyncio.to_thread(penstock, "salvage", data)
 
-    assert "a server uses it" in asyncio.run(in_use()).stderr
+    assert "a server is using" in asyncio.run(in_use()).stderr

@@ -18,10 +18,11 @@ from penstock.topics.core.leases import ClaimRequest, Settle
 from penstock.topics.core.predicate import Predicate
 from penstock.topics.core.router import RouterConfig
 from penstock.topics.engine.engine import Engine
-from penstock.topics.engine.scheduler_view import scheduler_view
+from penstock.topics.engine.views import scheduler_view
 from penstock.topics.persist.data_dir import verify_snapshot
 from penstock.topics.persist.snapshotter import CompactionFailed
-from tests.integration.topics.node import PARTITIONS, drained, node, on_a_loop, until, write
+from tests.integration.topics.node import PARTITIONS, drained, node, on_a_loop, write
+from tests.waiting import until
 
 
 async def fill(engine: Engine, first: int = 0) -> None:
@@ -185,7 +186,7 @@ async def test_who_stops_a_compaction_that_waits_for_its_first_sync_is_heard(
         assert engine.snapshotter is not None
         assert engine.snapshotter._process is None, "it must not have come further than the sync"
         engine.snapshotter.stop()
-        with pytest.raises(CompactionFailed, match="the node ends"):
+        with pytest.raises(CompactionFailed, match="the node is shutting down"):
             await task
 
 
@@ -254,7 +255,7 @@ async def test_a_log_that_ends_before_a_snapshot_of_it_stops_the_node(tmp_path: 
         await fill(engine)
         await engine.compact()
     shutil.rmtree(tmp_path / "log")
-    with pytest.raises(Corrupt, match="expected the log of partition 0 to reach index"):
+    with pytest.raises(Corrupt, match="the end of the log of partition 0 is lost"):
         async with node(tmp_path):
             raise AssertionError("it must not open")
 

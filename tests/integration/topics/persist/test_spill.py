@@ -16,9 +16,10 @@ from penstock.topics.core.predicate import Predicate
 from penstock.topics.core.read import ReadRequest
 from penstock.topics.core.router import RouterConfig
 from penstock.topics.engine.engine import Engine
-from penstock.topics.engine.scheduler_view import scheduler_view
+from penstock.topics.engine.views import scheduler_view
 from penstock.topics.persist import spill
-from tests.integration.topics.node import SMALL, drained, node, on_a_loop, until, write
+from tests.integration.topics.node import SMALL, drained, node, on_a_loop, write
+from tests.waiting import until
 
 LIMIT = 64 * KIB
 
@@ -71,7 +72,7 @@ async def test_what_was_spilled_is_deleted_routed_claimed_and_sealed_like_any_ot
         claims = await engine.queues.claim("q", ClaimRequest("n", 5))
         assert [int(bytes(job.slot.record.data)) for job in claims.jobs] == [0, 1, 2, 3, 4]
         await engine.compact()  # lasting files take the place of what was spilled
-        blocks = engine.registry.topics["t"].row.blocks
+        blocks = engine.registry.topics["t"].row.cold.blocks
         assert not any(block.spill for block in blocks if block.last_seq <= 2_900)
         assert await drained(engine, "t") == wanted
         await write(engine, "t", 3_000)

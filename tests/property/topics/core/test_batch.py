@@ -12,7 +12,7 @@ from msgspec import Raw
 
 from penstock.kernel.errors import Rejected
 from penstock.topics.core.batch import Batch, parse_write
-from penstock.topics.core.record import Record, Routed, depth_of
+from penstock.topics.core.record import RawRecord, Routed, depth_of
 
 TEXTS = st.text(max_size=6)  # no lone surrogates
 SCALARS = st.none() | st.booleans() | st.integers() | TEXTS | st.floats(allow_nan=False)
@@ -105,7 +105,9 @@ def test_a_damaged_body_is_refused_or_still_json_to_everyone(
             lambda data, tag, node, meta, hops, style: (
                 Routed(Raw(dumped(data, style)), tag, node, meta and Raw(dumped(meta, style)), hops)
                 if hops
-                else Record(Raw(dumped(data, style)), tag, node, meta and Raw(dumped(meta, style)))
+                else RawRecord(
+                    Raw(dumped(data, style)), tag, node, meta and Raw(dumped(meta, style))
+                )
             ),
             VALUES,
             OPTIONAL_TEXTS,
@@ -117,7 +119,7 @@ def test_a_damaged_body_is_refused_or_still_json_to_everyone(
         max_size=4,
     )
 )
-def test_copies_come_back_from_their_bytes_as_they_were(records: list[Record]) -> None:
+def test_copies_come_back_from_their_bytes_as_they_were(records: list[RawRecord]) -> None:
     batch = Batch.of(records)
     again = Batch.decoded(batch.body)
     assert (again, again.sizes) == (batch, batch.sizes)

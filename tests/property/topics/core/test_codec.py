@@ -10,8 +10,15 @@ from penstock.kernel.errors import Corrupt
 from penstock.protocol.config import TopicConfig
 from penstock.topics.core.batch import Batch
 from penstock.topics.core.codec import decode_entries, encode_entries
-from penstock.topics.core.entries import Appended, Claimed, Configured, Created, Deleted, Feed
-from penstock.topics.core.leases import Lease
+from penstock.topics.core.entries import (
+    Appended,
+    Configured,
+    Created,
+    Deleted,
+    FeedMark,
+    JobsClaimed,
+)
+from penstock.topics.core.leases import JobLease
 from penstock.topics.core.predicate import Predicate
 from penstock.topics.core.record import Routed, make_record
 
@@ -19,10 +26,10 @@ PAYLOAD = encode_entries(
     [
         Created("t", 5, 1, TopicConfig()),
         Appended("t", 1, 5, Batch.of([make_record(b'{"a":[1]}', b"{}", "t", "n")]), "k"),
-        Appended("t", 2, 5, Batch.of([Routed(Raw(b"1"))]), None, Feed("r", 1, 8, 3)),
+        Appended("t", 2, 5, Batch.of([Routed(Raw(b"1"))]), None, FeedMark("r", 1, 8, 3)),
         Deleted("t", 5, 8, None, Predicate("a", prefix=True)),
         Configured("t", 5, {"ttl_ms": 9}),
-        Claimed("t", 5, (Lease(1, "n", 7, 9, 2),), (4,)),
+        JobsClaimed("t", 5, (JobLease(1, "n", 7, 9, 2),), (4,)),
     ]
 )
 

@@ -19,14 +19,14 @@ from penstock.protocol.errors import (
 )
 from penstock.protocol.limits import TopicLimits
 from penstock.testing import ManualClock
-from penstock.topics.core.batch import Batch, Write
+from penstock.topics.core.batch import Batch, WriteRequest
 from penstock.topics.core.codec import decode_entries, encode_entries
 from penstock.topics.core.entries import Appended
-from penstock.topics.core.partition import Change, Partition
+from penstock.topics.core.partition import DecidedChange, Partition
 from penstock.topics.core.record import make_record
 from penstock.topics.core.registry import Registry
 from penstock.topics.core.router import RouterConfig
-from penstock.topics.core.topic import Written
+from penstock.topics.core.topic import AppendResult
 
 PARTITIONS = 3
 TOPICS = st.sampled_from([f"{name}{place}" for place in range(PARTITIONS) for name in "ab"])
@@ -42,14 +42,14 @@ class NodeMachine(RuleBasedStateMachine):
         self.clock = ManualClock(now_ms=0)
         self.registry = Registry(LIMITS)
         self.partitions = [Partition(self.registry) for _ in range(PARTITIONS)]
-        self.staged: list[deque[Change]] = [deque() for _ in range(PARTITIONS)]
+        self.staged: list[deque[DecidedChange]] = [deque() for _ in range(PARTITIONS)]
         self.logs: list[list[bytes]] = [[] for _ in range(PARTITIONS)]
         self.moving: set[str] = set()
 
     @rule(topic=TOPICS, count=st.integers(1, 4), cap=st.sampled_from([0, 3]))
     def write(self, topic: str, count: int, cap: int) -> None:
         batch = Batch.of([make_record(b"1")] * count)
-        write = Write(batch, config={"cap_records": cap})
+        write = WriteRequest(batch, config={"cap_records": cap})
         is_new = topic not in self.registry.topics and topic not in self.creating()
         size_bytes = self.size_bytes() + count
         try:
@@ -174,8 +174,8 @@ class NodeMachine(RuleBasedStateMachine):
     def of(self, topic: str) -> Partition:
         return self.partitions[int(topic[-1])]
 
-    def stage(self, topic: str, change: Change | Written) -> None:
-        assert isinstance(change, Change)
+    def stage(self, topic: str, change: DecidedChange | AppendResult) -> None:
+        assert isinstance(change, DecidedChange)
         if change.entries:
             self.of(topic).stage(change)
             self.staged[int(topic[-1])].append(change)
@@ -188,7 +188,7 @@ class NodeMachine(RuleBasedStateMachine):
         for place in range(PARTITIONS):
             self.commit(place, len(self.staged[place]))
 
-    def arrived(self, change: Change) -> None:
+    def arrived(self, change: DecidedChange) -> None:
         for entry in change.entries:
             if isinstance(entry, Appended) and entry.feed is not None:
                 self.moving.discard(entry.feed.router)

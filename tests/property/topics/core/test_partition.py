@@ -11,16 +11,16 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from penstock.protocol.errors import RecordTooLarge, TopicFull, TopicNotFound
 from penstock.testing import ManualClock
-from penstock.topics.core.batch import Batch, Write
+from penstock.topics.core.batch import Batch, WriteRequest
 from penstock.topics.core.codec import decode_entries, encode_entries
 from penstock.topics.core.entries import Appended
 from penstock.topics.core.leases import ClaimRequest, Settle
-from penstock.topics.core.partition import Change, Partition
+from penstock.topics.core.partition import DecidedChange, Partition
 from penstock.topics.core.predicate import Predicate
 from penstock.topics.core.read import ReadRequest
 from penstock.topics.core.record import make_record
 from penstock.topics.core.router import RouterConfig
-from penstock.topics.core.topic import Written
+from penstock.topics.core.topic import AppendResult
 
 LOGS = st.sampled_from(["a", "x", "y", "dead"])
 TOPICS = st.sampled_from(["a", "x", "y", "q"])
@@ -34,7 +34,7 @@ class PartitionMachine(RuleBasedStateMachine):
     def start(self, cap: int, reject: bool) -> None:
         self.clock = ManualClock(now_ms=0)
         self.partition = Partition()
-        self.staged: deque[Change] = deque()
+        self.staged: deque[DecidedChange] = deque()
         self.log: list[bytes] = []
         self.written = 0
         self.sent: list[bytes] = []  # what `a` was given
@@ -58,11 +58,11 @@ class PartitionMachine(RuleBasedStateMachine):
         payloads = [b"%d" % (self.written + number) for number in range(count)]
         records = [make_record(data, tag=data[-1:].decode()) for data in payloads]
         try:
-            write = Write(Batch.of(records), key)
+            write = WriteRequest(Batch.of(records), key)
             decided = self.partition.decide_write(topic, write, self.clock.now_ms())
         except (TopicFull, RecordTooLarge):
             return
-        if isinstance(decided, Written):
+        if isinstance(decided, AppendResult):
             assert (decided.first_seq, decided.last_seq) == self.answers[topic, key or ""]
             return
         self.written += count
@@ -91,14 +91,16 @@ class PartitionMachine(RuleBasedStateMachine):
     def claim(self, jobs_max: int) -> None:
         queue, now_ms = self.partition.queue("q"), self.clock.now_ms()
         claimed = queue.decide_claim([ClaimRequest("n", jobs_max, 20)], now_ms, self.written)
-        buried = Change((), ())
+        buried = DecidedChange((), ())
         if claimed.dead:
             try:
                 buried = self.partition.decide_dead_letters("dead", queue.letters(claimed), now_ms)
             except (TopicFull, RecordTooLarge):
                 claimed = claimed.without_dead_letters()
         settled = self.partition.change_of(claimed)
-        self.stage(Change((*settled.entries, *buried.entries), (*settled.to_log, *buried.to_log)))
+        self.stage(
+            DecidedChange((*settled.entries, *buried.entries), (*settled.to_log, *buried.to_log))
+        )
 
     @rule(seqs=st.lists(st.integers(1, 12), max_size=4), verb=st.sampled_from(["ack", "nack"]))
     def settle(self, seqs: list[int], verb: str) -> None:
@@ -180,7 +182,7 @@ class PartitionMachine(RuleBasedStateMachine):
 
     # Aids
 
-    def stage(self, change: Change) -> None:
+    def stage(self, change: DecidedChange) -> None:
         if change.entries:
             self.partition.stage(change)
             self.staged.append(change)
@@ -212,7 +214,7 @@ class PartitionMachine(RuleBasedStateMachine):
                 if entry.topic == "a":
                     self.sent = [data for data in self.sent if data not in gone]
 
-    def feeds(self, change: Change, router: str) -> bool:
+    def feeds(self, change: DecidedChange, router: str) -> bool:
         return any(
             isinstance(entry, Appended) and entry.feed and entry.feed.router == router
             for entry in change.entries

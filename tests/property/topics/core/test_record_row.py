@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from penstock.topics.core.batch import Batch
-from penstock.topics.core.blocks import Block, Run, Tags
-from penstock.topics.core.record import Record, make_record, size_of
+from penstock.topics.core.cold_row import ColdBlock, SlotRun, Tags
+from penstock.topics.core.record import RawRecord, make_record, size_of
 from penstock.topics.core.record_row import HOT_SLOT_BYTES, RecordRow, Slot
 from penstock.topics.persist.segments import read_spilled, spilled_bytes
 
@@ -35,11 +35,11 @@ class Kept:
         return self._data[offset : offset + count]
 
 
-def loaded(run: Run) -> Block:
+def loaded(run: SlotRun) -> ColdBlock:
     """A block of a lasting file, in memory."""
     last_seq = run.first_seq + len(run.sizes) - 1
     tags = Tags.of(run.records)
-    block = Block("file", 0, 0, first_seq=run.first_seq, last_seq=last_seq, tags=tags)
+    block = ColdBlock("file", 0, 0, first_seq=run.first_seq, last_seq=last_seq, tags=tags)
     block.records = list(run.records)
     return block
 
@@ -53,7 +53,7 @@ class RowMachine(RuleBasedStateMachine):
         self.head_seq = head_seq
         self.now_ms = 0
         self.live: dict[int, Slot] = {}
-        self.lasting: list[Block] = []
+        self.lasting: list[ColdBlock] = []
 
     @rule(sizes=st.lists(SIZES, min_size=1, max_size=8), later_ms=st.integers(0, 3))
     def extend(self, sizes: list[int], later_ms: int) -> None:
@@ -112,7 +112,7 @@ class RowMachine(RuleBasedStateMachine):
         data = spilled_bytes(first_seq, items)
         last_seq = first_seq + len(items) - 1
         file = Kept(data)
-        block = Block("spill", 0, len(data), first_seq=first_seq, last_seq=last_seq, spill=file)
+        block = ColdBlock("spill", 0, len(data), first_seq=first_seq, last_seq=last_seq, spill=file)
         block.records = read_spilled(block)
         block.tags = Tags.of(block.records)
         self.row.seal([block])
@@ -214,7 +214,7 @@ class RowMachine(RuleBasedStateMachine):
         return Page(taken, max(from_seq, upto_seq))
 
     def bytes_of(self, slots: object) -> int:
-        records: list[Record] = [slot.record for slot in slots]  # type: ignore[attr-defined]
+        records: list[RawRecord] = [slot.record for slot in slots]  # type: ignore[attr-defined]
         return sum(map(size_of, records))
 
 

@@ -12,11 +12,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from penstock.protocol.config import TopicConfig
 from penstock.testing import ManualClock
 from penstock.topics.core.batch import Batch
-from penstock.topics.core.entries import Acked, Appended, Claimed, QueueEntry, TopicEntry
-from penstock.topics.core.leases import ClaimRequest, Lease, Settle
-from penstock.topics.core.queue import Queue, QueueCounts, QueueState
+from penstock.topics.core.entries import Appended, JobsAcked, JobsClaimed, QueueEntry, TopicEntry
+from penstock.topics.core.leases import ClaimRequest, JobLease, Settle
+from penstock.topics.core.queue import JobCounts, Queue, QueueState
 from penstock.topics.core.record import make_record
-from penstock.topics.core.topic import Topic, TopicState
+from penstock.topics.core.topic import Topic
+from penstock.topics.core.topic_state import TopicSnapshot
 
 NODES = st.sampled_from("aab")
 SEQS = st.lists(st.integers(1, 6), min_size=1, max_size=4)
@@ -26,11 +27,11 @@ LEASE_MS = 20
 class Seen(NamedTuple):
     """Everything that can be asked of a queue."""
 
-    counts: QueueCounts
-    leases: tuple[Lease | None, ...]
-    next_claim: Claimed
+    counts: JobCounts
+    leases: tuple[JobLease | None, ...]
+    next_claim: JobsClaimed
     state: QueueState
-    topic: TopicState
+    topic: TopicSnapshot
 
 
 class StagingMachine(RuleBasedStateMachine):
@@ -113,8 +114,8 @@ class StagingMachine(RuleBasedStateMachine):
             if isinstance(entry, QueueEntry):
                 self.queue.apply(entry)
                 self.committed.apply(entry)
-                finished = entry.seqs if isinstance(entry, Acked) else ()
-                finished = entry.dead if isinstance(entry, Claimed) else finished
+                finished = entry.seqs if isinstance(entry, JobsAcked) else ()
+                finished = entry.dead if isinstance(entry, JobsClaimed) else finished
                 assert all(self.queue.topic.get(seq) is None for seq in finished)
             else:
                 self.queue.topic.apply(entry)

@@ -17,9 +17,10 @@ from penstock.testing import ManualClock
 from penstock.topics.core.batch import Batch
 from penstock.topics.core.entries import Appended, TopicEntry
 from penstock.topics.core.predicate import Predicate
-from penstock.topics.core.read import Diff, ReadRequest, read
-from penstock.topics.core.record import Record, make_record, size_of
-from penstock.topics.core.topic import Floors, Topic, Written
+from penstock.topics.core.read import DiffPage, ReadRequest, read
+from penstock.topics.core.record import RawRecord, make_record, size_of
+from penstock.topics.core.topic import AppendResult, Topic
+from penstock.topics.core.topic_state import Floors
 
 TAGS = st.sampled_from(["a", "ab", "b", None])
 NODES = st.sampled_from(["n", "m", None])
@@ -49,7 +50,7 @@ class Fate:
     """What was appended, and what became of it."""
 
     ts_ms: int
-    record: Record
+    record: RawRecord
     lost: str | None = None
 
 
@@ -72,7 +73,7 @@ class TopicMachine(RuleBasedStateMachine):
         return Topic("t", self.first_config, epoch=1, now_ms=0)
 
     @rule(records=st.lists(RECORDS, min_size=1, max_size=6))
-    def append(self, records: list[Record]) -> None:
+    def append(self, records: list[RawRecord]) -> None:
         self.age()
         refusal = self.refusal(records)
         if refusal is not None:
@@ -85,7 +86,7 @@ class TopicMachine(RuleBasedStateMachine):
         self.accept(records)
 
     @rule(records=st.lists(RECORDS, min_size=1, max_size=3), key=st.sampled_from("xyz"))
-    def append_with_a_key(self, records: list[Record], key: str) -> None:
+    def append_with_a_key(self, records: list[RawRecord], key: str) -> None:
         self.age()
         now_ms = self.clock.now_ms()
         self.keys = {k: kept for k, kept in self.keys.items() if now_ms - kept[2] <= WINDOW_MS}
@@ -98,7 +99,7 @@ class TopicMachine(RuleBasedStateMachine):
         if key in self.keys:
             first_seq, last_seq, _ = self.keys[key]
             count = last_seq - first_seq + 1
-            assert entry == Written(first_seq, last_seq, count, last_seq, deduped=True)
+            assert entry == AppendResult(first_seq, last_seq, count, last_seq, deduped=True)
             return
         assert isinstance(entry, Appended)
         self.apply(entry)
@@ -194,14 +195,14 @@ class TopicMachine(RuleBasedStateMachine):
 
     # The model
 
-    def apply(self, entry: TopicEntry) -> Written | int:
+    def apply(self, entry: TopicEntry) -> AppendResult | int:
         self.entries.append(entry)
         return self.topic.apply(entry)
 
     def live(self) -> list[int]:
         return [seq for seq, fate in self.fates.items() if fate.lost is None]
 
-    def accept(self, records: list[Record]) -> None:
+    def accept(self, records: list[RawRecord]) -> None:
         for record in records:
             self.fates[len(self.fates) + 1] = Fate(self.clock.now_ms(), record)
         self.evict()
@@ -227,7 +228,7 @@ class TopicMachine(RuleBasedStateMachine):
     def bytes_of(self, seqs: list[int]) -> int:
         return sum(size_of(self.fates[seq].record) for seq in seqs)
 
-    def refusal(self, records: list[Record]) -> type[Exception] | None:
+    def refusal(self, records: list[RawRecord]) -> type[Exception] | None:
         config = self.config
         if config.discard == "old":
             return None
@@ -244,7 +245,7 @@ class TopicMachine(RuleBasedStateMachine):
             return TopicFull
         return None
 
-    def page(self, request: ReadRequest) -> Diff:
+    def page(self, request: ReadRequest) -> DiffPage:
         page = read(self.topic, request, self.clock.now_ms(), LIMITS)
         assert page.caught_up is (page.next_from_seq == page.head_seq)
         assert page.lag == page.head_seq - page.next_from_seq
@@ -253,7 +254,7 @@ class TopicMachine(RuleBasedStateMachine):
         assert len(sizes) <= 1 or sum(sizes) <= request.batch_bytes_max
         return page
 
-    def every_seq_is_accounted_for(self, from_seq: int, page: Diff) -> None:
+    def every_seq_is_accounted_for(self, from_seq: int, page: DiffPage) -> None:
         """What a reader does not get was deleted on request, filtered, or told in a tombstone."""
         gone = page.tombstone
         if from_seq > len(self.fates):

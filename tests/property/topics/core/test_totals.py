@@ -13,10 +13,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from penstock.kernel.errors import PenstockError
 from penstock.testing import ManualClock
-from penstock.topics.core.batch import Batch, Write
+from penstock.topics.core.batch import Batch, WriteRequest
 from penstock.topics.core.codec import decode_entries, encode_entries
 from penstock.topics.core.leases import ClaimRequest, Settle
-from penstock.topics.core.partition import Change, Partition
+from penstock.topics.core.partition import DecidedChange, Partition
 from penstock.topics.core.predicate import Predicate
 from penstock.topics.core.record import make_record
 from penstock.topics.core.registry import Registry
@@ -55,11 +55,11 @@ class TotalsMachine(RuleBasedStateMachine):
     def write(self, name: str, count: int, logged: bool) -> None:
         records = [make_record(b"%d" % number, tag="t") for number in range(count)]
         try:
-            write = Write(Batch.of(records))
+            write = WriteRequest(Batch.of(records))
             decided = self.partition.decide_write(name, write, self.clock.now_ms())
         except PenstockError:
             return
-        assert isinstance(decided, Change)
+        assert isinstance(decided, DecidedChange)
         self.finish(decided, logged)
 
     @rule(name=NAMES, before_seq=st.integers(0, 9), by_tag=st.booleans())
@@ -151,7 +151,7 @@ class TotalsMachine(RuleBasedStateMachine):
         assert {topic.name: topic for topic in listed} == self.partition.topics
         assert len(listed) == len(self.partition.topics)
 
-    def finish(self, change: Change, logged: bool) -> None:
+    def finish(self, change: DecidedChange, logged: bool) -> None:
         self.partition.stage(change)
         if logged:
             self.log.append(encode_entries(change.to_log))

@@ -13,23 +13,27 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.commits.model import Commit
-from penstock.commits.model import Write as CommitWrite
+from penstock.protocol.commits import Commit, CommitWrite
 from penstock.protocol.errors import RecordTooLarge, TopicFull
 from penstock.protocol.limits import TopicLimits
-from penstock.topics.core.batch import Batch, Write
-from penstock.topics.core.blocks import Block, NotLoaded
+from penstock.topics.core.batch import Batch, WriteRequest
 from penstock.topics.core.codec import decode_entries, encode_entries
+from penstock.topics.core.cold_row import ColdBlock, NotLoaded
 from penstock.topics.core.entries import Skipped
 from penstock.topics.core.leases import ClaimRequest, Settle
-from penstock.topics.core.partition import Change, Partition
+from penstock.topics.core.partition import DecidedChange, Partition
 from penstock.topics.core.predicate import Predicate
 from penstock.topics.core.read import ReadRequest, read
 from penstock.topics.core.record import make_record
 from penstock.topics.core.router import RouterConfig
-from penstock.topics.core.topic import Written
-from penstock.topics.persist.sealing import SealOptions, segments_to_seal
-from penstock.topics.persist.segments import SegmentHead, SegmentWriter, read_block
+from penstock.topics.core.topic import AppendResult
+from penstock.topics.persist.segments import (
+    SealOptions,
+    SegmentHead,
+    SegmentWriter,
+    read_block,
+    segments_to_seal,
+)
 from penstock.topics.persist.snapshot import (
     Restoring,
     SnapshotHeader,
@@ -101,7 +105,7 @@ class History:
             self.commit(self.partition.decide_config(name, body, self.now_ms))
         self.commit(self.partition.decide_router(RouterConfig("ar", "a", "r"), self.now_ms))
 
-    def commit(self, change: Change) -> None:
+    def commit(self, change: DecidedChange) -> None:
         if change.entries:
             self.partition.stage(change)
             if change.to_log:
@@ -115,10 +119,10 @@ class History:
     def do_write(self, topic: str, records: list[tuple[str | None, int]], key: str | None) -> None:
         batch = Batch.of([make_record(b"%d" % number, tag=tag) for tag, number in records])
         try:
-            decided = self.partition.decide_write(topic, Write(batch, key), self.now_ms)
+            decided = self.partition.decide_write(topic, WriteRequest(batch, key), self.now_ms)
         except (TopicFull, RecordTooLarge):
             return
-        if not isinstance(decided, Written):
+        if not isinstance(decided, AppendResult):
             self.commit(decided)
 
     def do_delete(self, topic: str, tag: str | None, before_seq: int) -> None:
@@ -142,12 +146,12 @@ class History:
         topic = self.partition.topics.get(name)
         if topic is not None and topic.config.durability != "ephemeral":
             skipped = Skipped(name, topic.head_seq + seqs)
-            self.commit(Change((skipped,), (skipped,)))
+            self.commit(DecidedChange((skipped,), (skipped,)))
 
     def do_claim(self, jobs_max: int) -> None:
         queue = self.partition.queue("q")
         claimed = queue.decide_claim([ClaimRequest("n", jobs_max, 30)], self.now_ms, len(self.log))
-        buried = Change((), ())
+        buried = DecidedChange((), ())
         if claimed.dead:
             try:
                 buried = self.partition.decide_dead_letters(
@@ -156,7 +160,9 @@ class History:
             except (TopicFull, RecordTooLarge):
                 claimed = claimed.without_dead_letters()
         settled = self.partition.change_of(claimed)
-        self.commit(Change((*buried.entries, *settled.entries), (*buried.to_log, *settled.to_log)))
+        self.commit(
+            DecidedChange((*buried.entries, *settled.entries), (*buried.to_log, *settled.to_log))
+        )
 
     def do_ack(self, seqs: list[int]) -> None:
         entry, _ = self.partition.queue("q").decide_ack(Settle("n", tuple(seqs)), self.now_ms)
@@ -185,7 +191,7 @@ class History:
             decided = self.partition.decide_commit("s", commit, self.now_ms)
         except (TopicFull, RecordTooLarge):
             return
-        assert isinstance(decided, Change)
+        assert isinstance(decided, DecidedChange)
         self.commit(decided)
 
     def do_wait(self, ms: int) -> None:
@@ -228,7 +234,7 @@ class Files:
 
     def load_all(self, partition: Partition) -> None:
         for topic in partition.topics.values():
-            for block in topic.row.blocks:
+            for block in topic.row.cold.blocks:
                 if block.file:
                     run = read_block(block.file, self.read(block.file), block.offset)
                     assert run.first_seq == block.first_seq
@@ -314,12 +320,12 @@ def test_a_node_that_went_on_lets_go_of_what_was_sealed_behind_it(
         replay(behind, history.log[sealed_upto:sealed_at])
         replay(live, history.log[live_upto:now_at])
         sealed_upto, live_upto = sealed_at, now_at
-        before = {name: len(topic.row.blocks) for name, topic in behind.topics.items()}
+        before = {name: len(topic.row.cold.blocks) for name, topic in behind.topics.items()}
         files.seal(behind, options, sealed_at, history.now_ms)
         for name, topic in behind.topics.items():
             twin = live.topics.get(name)
             if twin is not None and twin.epoch == topic.epoch:
-                twin.row.seal([again(b) for b in topic.row.blocks[before[name] :]])
+                twin.row.seal([again(b) for b in topic.row.cold.blocks[before[name] :]])
     replay(live, history.log[live_upto:])
     for name, topic in whole.topics.items():
         for from_seq in range(topic.head_seq + 2):
@@ -332,9 +338,9 @@ def test_a_node_that_went_on_lets_go_of_what_was_sealed_behind_it(
     assert_same(live, whole)
 
 
-def again(block: Block) -> Block:
+def again(block: ColdBlock) -> ColdBlock:
     """A block as a node that went on knows it."""
-    return Block(
+    return ColdBlock(
         block.file,
         block.offset,
         block.length,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.log.store import Append, Damaged, Entry
+from penstock.log.store import Append, Damaged, LogEntry
 from penstock.log.stores.segment import SegmentStore, open_segment
 from penstock.log.stores.segment import format as fmt
 
@@ -30,7 +30,7 @@ def append(store: SegmentStore, *partitions: int) -> None:
     group = []
     for partition in partitions:
         index = store.bounds(partition).last_index + 1
-        group.append(Append(partition, (Entry(index, 1, payload(partition, index)),)))
+        group.append(Append(partition, (LogEntry(index, 1, payload(partition, index)),)))
     assert store.write(group, sync=True) == {}
 
 

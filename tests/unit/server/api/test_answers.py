@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from penstock.kernel.errors import Busy, Corrupt, Rejected, Unknown
-from penstock.log.store import Closed
+from penstock.log.store import StoreClosed
 from penstock.protocol.answers import Written
 from penstock.protocol.errors import (
     MethodNotAllowed,
@@ -92,7 +92,7 @@ def test_what_the_server_writes_is_compact():
         (Busy("line is full"), 429, "throttled", {"retry_after_ms": 1000}),
         (Replaying(0.5), 503, "not_ready", {"replay_progress": 0.5}),
         (ShuttingDown(), 503, "shutting_down", None),
-        (Closed("closed"), 503, "shutting_down", None),
+        (StoreClosed("closed"), 503, "shutting_down", None),
         (Rejected("odd"), 400, "invalid_request", None),
         (Unknown("sync failed"), 500, "internal", None),
         (Corrupt("bad bytes"), 500, "internal", None),

@@ -7,7 +7,8 @@ import pyarrow as pa
 import pytest
 
 from penstock.kernel.system import SystemClock
-from tests.unit.server.fakes import run, serving, until
+from tests.unit.server.fakes import run, serving
+from tests.waiting import until
 
 KEYS = "root,reader:read:a.,writer:write:a."
 

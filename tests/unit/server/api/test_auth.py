@@ -38,7 +38,7 @@ def test_a_bad_scope_word_is_refused():
 
 
 def test_a_key_without_a_secret_or_twice_is_refused():
-    with pytest.raises(Rejected, match="before the scopes"):
+    with pytest.raises(Rejected, match="before its scopes"):
         parse_keys(":read")
     with pytest.raises(Rejected, match="twice"):
         parse_keys("k:read,k:write")

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from math import inf
 
 import pytest
 
@@ -15,7 +14,7 @@ from penstock.server.api.queries import (
     OBJECT_BYTES_MAX,
     Query,
     check_accepts_events,
-    json_object,
+    json_body,
     make_cursor,
     parse_cursor,
     wants_arrow,
@@ -53,33 +52,20 @@ def test_page_sizes_are_clamped():
     "kind", ["application/json", " application/json; charset=utf-8", "Application/JSON"]
 )
 def test_json_is_declared_by_the_beginning_of_the_type(kind):
-    assert json_object(b'{"a":1}', {"content-type": kind}) == {"a": 1}
+    assert json_body(b'{"a":1}', {"content-type": kind}) == b'{"a":1}'
 
 
 @pytest.mark.parametrize("headers", [{}, {"content-type": "text/plain"}])
 def test_another_type_is_refused_before_the_body_is_read(headers):
     with pytest.raises(UnsupportedMediaType):
-        json_object(b"not json", headers)
+        json_body(b"not json", headers)
 
 
 def test_an_empty_body_is_an_empty_object_only_where_it_may_be():
-    assert json_object(b"", {}, may_be_empty=True) == {}
-    with pytest.raises(InvalidRequest):
-        json_object(b"", JSON)
+    assert json_body(b"", {}, may_be_empty=True) == b"{}"
+    assert json_body(b"", JSON) == b""
     with pytest.raises(UnsupportedMediaType):
-        json_object(b"{}", {}, may_be_empty=True)
-
-
-@pytest.mark.parametrize("body", [b"[1]", b"{", b"null", b'"x"', b'{"a":"\xff"}'])
-def test_a_body_that_is_no_object_is_refused(body):
-    with pytest.raises(InvalidRequest):
-        json_object(body, JSON)
-
-
-def test_a_number_beyond_all_floats_stops_only_those_who_read_it():
-    assert json_object(b'{"zz":1e400,"a":-1e400}', JSON) == {"zz": inf, "a": -inf}
-    with pytest.raises(InvalidRequest):
-        json_object(b'{"zz":1e400', JSON)
+        json_body(b"{}", {}, may_be_empty=True)
 
 
 def test_a_cursor_is_the_base64_of_the_last_name():
@@ -134,7 +120,7 @@ def test_arrow_is_for_those_who_name_it_and_do_not_like_json_better(accept, expe
 
 def test_a_body_that_becomes_objects_has_a_limit_of_its_own():
     blank = b" " * (OBJECT_BYTES_MAX - 2)
-    assert json_object(b"{%b}" % blank, JSON) == {}
+    assert len(json_body(b"{%b}" % blank, JSON)) == OBJECT_BYTES_MAX
     with pytest.raises(PayloadTooLarge) as refused:
-        json_object(b"{ %b}" % blank, JSON)
+        json_body(b"{ %b}" % blank, JSON)
     assert refused.value.status == 413

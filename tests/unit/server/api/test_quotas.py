@@ -3,8 +3,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.protocol.errors import Throttled
-from penstock.server.api.auth import parse_keys
-from penstock.server.api.quotas import CapLimits, Caps
+from penstock.server.api.auth import CapLimits, Caps, parse_keys
 
 RING = parse_keys("a,b")
 A, B = RING.find("a"), RING.find("b")

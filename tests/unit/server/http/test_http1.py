@@ -103,7 +103,7 @@ def test_a_second_answer_is_an_error_and_is_not_sent():
     peer = Peer(desk)
     peer.send(get("/"))
     desk.exchanges[0].reply_json(b"1")
-    with pytest.raises(Rejected, match="second"):
+    with pytest.raises(Rejected, match="answered already"):
         desk.exchanges[0].reply_json(b"2")
     assert len(peer.answers()) == 1
 

@@ -3,7 +3,8 @@ from __future__ import annotations
 from base64 import urlsafe_b64encode
 
 from penstock.server.push.sse import HEADERS
-from tests.unit.server.fakes import run, serving, until
+from tests.unit.server.fakes import run, serving
+from tests.waiting import until
 
 
 def payloads(events):

@@ -5,13 +5,12 @@ from itertools import count
 import pytest
 
 from penstock.protocol.errors import Throttled
-from penstock.server.push.sessions import Sessions
-from penstock.server.push.watching import WatchRequest
+from penstock.server.push.watching import WatcherSessions, WatchRequest
 
 
 def sessions(**more):
     numbers = count()
-    return Sessions(lambda: f"wid_{next(numbers)}", **more)
+    return WatcherSessions(lambda: f"wid_{next(numbers)}", **more)
 
 
 def test_a_session_without_a_stream_is_kept_for_a_while():

@@ -11,12 +11,13 @@ from unittest import mock
 
 from penstock.log.wal import ROUND_NS_A_WATCHER
 from penstock.server.http.message import Direct, as_chunk
-from penstock.server.push.shared import BATCH_MEMBERS_MAX, Batch, Cursor
-from penstock.topics.engine.watch import Shape
-from tests.unit.server.fakes import Client, FakeStream, run, serving, until
+from penstock.server.push.shared import BATCH_MEMBERS_MAX, EventBatch, WatchCursor
+from penstock.topics.engine.watch import PageShape
+from tests.unit.server.fakes import Client, FakeStream, run, serving
 from tests.unit.server.push.test_pushing import kinds, payloads
+from tests.waiting import until
 
-MANY = 2 * BATCH_MEMBERS_MAX + 50
+MANY = 5 * BATCH_MEMBERS_MAX // 2
 
 
 async def watchers(client: Client, count: int, **fields: object) -> list[FakeStream]:
@@ -171,10 +172,10 @@ class Reader:
     """A member without a socket, who takes everything or nothing."""
 
     def __init__(self, *, takes: bool) -> None:
-        self.batch: Batch | None = None
+        self.batch: EventBatch | None = None
         self.takes = takes
         self.got: list[bytes] = []
-        self.cursors: list[Cursor] = []
+        self.cursors: list[WatchCursor] = []
 
     def offer(self, frames: bytes) -> bool:
         if self.takes:
@@ -187,7 +188,7 @@ class Reader:
     def rest(self, data: memoryview) -> None:
         raise AssertionError("it has no socket that could leave anything over")
 
-    def left_behind(self, cursor: Cursor) -> None:
+    def left_behind(self, cursor: WatchCursor) -> None:
         self.cursors.append(cursor)
 
 
@@ -198,13 +199,13 @@ def test_a_batch_whose_watchers_all_fall_behind_stops_nobody():
             epoch = client.engine.topic("t").epoch
             quick, slow, woken = Reader(takes=True), Reader(takes=False), []
             watches = client.application.context.shared
-            watches.join(quick, "t", Shape(), Cursor(0, epoch))
-            watches.join(slow, "t", Shape(), Cursor(1, epoch))
+            watches.join(quick, "t", PageShape(), WatchCursor(0, epoch))
+            watches.join(slow, "t", PageShape(), WatchCursor(1, epoch))
             client.engine.watchers.listen("t", woken.append)
             await client.write("t", 2)
             await until(lambda: woken)
             assert len(quick.got) == 1
-            assert slow.cursors == [Cursor(1, epoch)]
+            assert slow.cursors == [WatchCursor(1, epoch)]
             assert batches(client) == [1]
 
     run(go)
@@ -214,7 +215,7 @@ class Peer:
     """A member with a socket whose other end reads nothing until it is told to."""
 
     def __init__(self) -> None:
-        self.batch: Batch | None = None
+        self.batch: EventBatch | None = None
         self.ours, self.theirs = socket.socketpair()
         for end in (self.ours, self.theirs):
             end.setblocking(False)
@@ -239,7 +240,7 @@ class Peer:
         self.offered.append(frames)
         return not self.closing
 
-    def left_behind(self, cursor: Cursor) -> None:
+    def left_behind(self, cursor: WatchCursor) -> None:
         raise AssertionError(f"nobody is left behind here, at {cursor}")
 
     def read(self) -> bytes:
@@ -257,7 +258,7 @@ class Peer:
 def test_sockets_are_written_to_directly_unless_something_waits_or_they_close():
     peers = [Peer() for _ in range(4)]
     whole, waiting, closing, full = peers
-    batch = Batch(None, Cursor(0, 1))  # type: ignore[arg-type]
+    batch = EventBatch(None, WatchCursor(0, 1))  # type: ignore[arg-type]
     for peer in peers:
         batch.take(peer)
     waiting.left_over = b"x"
@@ -277,7 +278,7 @@ def test_sockets_are_written_to_directly_unless_something_waits_or_they_close():
 
 def test_what_a_socket_does_not_take_is_left_to_its_stream():
     peer = Peer()
-    batch = Batch(None, Cursor(0, 1))  # type: ignore[arg-type]
+    batch = EventBatch(None, WatchCursor(0, 1))  # type: ignore[arg-type]
     batch.take(peer)
     frames = bytes(range(256)) * 4_096
     assert batch.write(frames) == []
@@ -290,7 +291,7 @@ def test_what_a_socket_does_not_take_is_left_to_its_stream():
 
 def test_who_left_a_batch_is_written_to_no_more():
     stays, leaves = Peer(), Peer()
-    batch = Batch(None, Cursor(0, 1))  # type: ignore[arg-type]
+    batch = EventBatch(None, WatchCursor(0, 1))  # type: ignore[arg-type]
     batch.take(stays)
     batch.take(leaves)
     batch.write(b"1")

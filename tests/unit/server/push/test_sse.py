@@ -14,8 +14,8 @@ from penstock.server.push.sse import (
     tombstone_data,
     work_error,
 )
-from penstock.topics.core.read import Diff, Tombstone
-from penstock.topics.core.shown import Found
+from penstock.topics.core.read import DiffPage, LostSeqs
+from penstock.topics.core.record import Found
 
 
 def test_an_id_is_the_sorted_map_of_all_cursors_and_can_be_read_back():
@@ -39,7 +39,7 @@ def test_places_that_are_no_seq_are_left_out():
 
 
 def test_a_frame_has_its_fields_in_order_and_ends_with_a_blank_line():
-    diff = Diff(Found((), (), ()), 2, 2, 1, None, 7, 2)
+    diff = DiffPage(Found((), (), ()), 2, 2, 1, None, 7, 2)
     data = record_data("jobs", b'{"$seq":1},{"$seq":2}', 0, diff)
     assert frame(b"X", b"record", data) == (
         b"id: X\nevent: record\n"
@@ -58,7 +58,7 @@ def test_line_breaks_in_a_payload_do_not_break_the_frame(line_break):
 
 
 def test_a_tombstone_event_tells_no_estimate_and_may_tell_another_reason():
-    tombstone = Tombstone(1, 4, "cap", 4, 5, 9)
+    tombstone = LostSeqs(1, 4, "cap", 4, 5, 9)
     told = json.loads(tombstone_data("t", tombstone, 7, "from_seq_too_old"))
     assert told == {
         "topic": "t",

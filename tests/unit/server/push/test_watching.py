@@ -2,17 +2,25 @@ from __future__ import annotations
 
 import json
 
+import msgspec
 import pytest
 
+from penstock.protocol.decoding import decode
 from penstock.protocol.errors import InvalidRequest
 from penstock.protocol.limits import TopicLimits
-from penstock.server.push.watching import Follower, Place, WatchDefaults, parse_watch, shape_of
+from penstock.protocol.requests import WatchBody
+from penstock.server.push.watching import (
+    Follower,
+    StartPlace,
+    WatchDefaults,
+    shape_of,
+    watch_request,
+)
 from penstock.topics.core.predicate import parse_predicate
-from penstock.topics.core.read import Diff, Tombstone
-from penstock.topics.core.record import make_record
+from penstock.topics.core.read import DiffPage, LostSeqs
+from penstock.topics.core.record import Found, make_record
 from penstock.topics.core.record_row import Slot
-from penstock.topics.core.shown import Found
-from penstock.topics.engine.watch import Page, encode_records
+from penstock.topics.engine.watch import SharedPage, encode_records
 
 LIMITS = TopicLimits()
 DEFAULTS = WatchDefaults(256, 262_144)
@@ -22,15 +30,16 @@ NOTHING = Found((), (), ())
 
 
 def watch(**body):
-    return parse_watch({"topics": {"t": {}}, **body}, LIMITS, DEFAULTS)
+    encoded = msgspec.json.encode({"topics": {"t": {}}, **body})
+    return watch_request(decode(WatchBody, encoded), LIMITS, DEFAULTS)
 
 
 def page(follower, seqs, *, head_seq, upto=None, tombstone=None, earliest_seq=1, epoch=1):
     slots = [Slot(seq, 1_000 + seq, make_record(b"%d" % seq)) for seq in seqs]
     last = upto or (seqs[-1] if seqs else follower.cursor)
     found = Found(*(list(column) for column in zip(*slots, strict=True))) if slots else NOTHING
-    diff = Diff(found, last, head_seq, earliest_seq, tombstone, epoch, len(seqs))
-    return Page(diff, encode_records(diff, follower.shape))
+    diff = DiffPage(found, last, head_seq, earliest_seq, tombstone, epoch, len(seqs))
+    return SharedPage(diff, encode_records(diff, follower.shape))
 
 
 def follower(cursor=0, **more):
@@ -75,10 +84,10 @@ def test_a_watch_of_the_wrong_shape_is_refused(body):
 
 def test_a_place_may_name_the_epoch_and_a_tag():
     place = {"from_seq": 4, "tail": False, "epoch": 9, "tag": "x*"}
-    found = parse_watch({"topics": {"t": place, "u": None}}, LIMITS, DEFAULTS)
+    found = watch(topics={"t": place, "u": None})
     assert found.topics == {
-        "t": Place(4, False, 9, parse_predicate("x*")),
-        "u": Place(),
+        "t": StartPlace(4, False, 9, parse_predicate("x*")),
+        "u": StartPlace(),
     }
 
 
@@ -99,7 +108,7 @@ def test_live_traffic_is_record_then_caught_up_again_and_again():
 
 def test_a_hole_in_the_middle_moves_the_cursor_behind_it_though_older_records_are_there():
     each = follower(cursor=3)
-    gone = Tombstone(4, 6, "source_trim", 3, 7, 8)
+    gone = LostSeqs(4, 6, "source_trim", 3, 7, 8)
     tombstone, record, _ = each.take(page(each, [7, 8], head_seq=8, tombstone=gone))
     assert (tombstone.kind, tombstone.cursor, each.cursor) == ("tombstone", 6, 8)
     assert json.loads(record.data)["from_seq"] == 6
@@ -127,7 +136,7 @@ def test_a_record_event_tells_the_cursor_before_and_the_last_seq_looked_at():
 
 def test_a_tombstone_moves_the_cursor_before_the_records():
     each = follower(first_reason="from_seq_too_old")
-    gap = Tombstone(1, 4, "ttl", 4, 5, 6)
+    gap = LostSeqs(1, 4, "ttl", 4, 5, 6)
     told = each.take(page(each, [5, 6], head_seq=6, tombstone=gap, earliest_seq=5))
     assert [(event.kind, event.cursor) for event in told] == [
         ("tombstone", 4),
@@ -136,7 +145,7 @@ def test_a_tombstone_moves_the_cursor_before_the_records():
     ]
     assert json.loads(told[0].data)["reason"] == "from_seq_too_old"
     assert json.loads(told[1].data)["from_seq"] == 4
-    gap = Tombstone(7, 8, "ttl", 2, 9, 9)
+    gap = LostSeqs(7, 8, "ttl", 2, 9, 9)
     told = each.take(page(each, [9], head_seq=9, tombstone=gap, earliest_seq=9))
     assert json.loads(told[0].data)["reason"] == "ttl"
 
@@ -144,7 +153,7 @@ def test_a_tombstone_moves_the_cursor_before_the_records():
 def test_a_topic_made_anew_is_resumed_before_its_first_record():
     each = follower(cursor=9)
     each.fresh = False
-    gap = Tombstone(1, 2, "recreated", 2, 1, 2)
+    gap = LostSeqs(1, 2, "recreated", 2, 1, 2)
     told = each.take(page(each, [1, 2], head_seq=2, tombstone=gap, epoch=7))
     assert [(event.kind, event.cursor) for event in told[:2]] == [("tombstone", 0), ("record", 2)]
     assert each.epoch == 7

@@ -5,14 +5,15 @@ import json
 import pytest
 
 from penstock.protocol.errors import TopicNotFound
+from penstock.protocol.requests import WatchPlace
 from penstock.server.api.answers import Flags, Numbers, Spent, written
 from penstock.server.push.sse import caught_up_data
 from penstock.server.push.ws import (
     BadMessage,
-    Ping,
-    Publish,
-    Subscribe,
-    Unsubscribe,
+    PingMessage,
+    PublishMessage,
+    SubscribeMessage,
+    UnsubscribeMessage,
     acked,
     failed,
     parse_message,
@@ -20,32 +21,32 @@ from penstock.server.push.ws import (
     pushed,
     subscribed,
 )
-from penstock.topics.core.read import Diff
-from penstock.topics.core.shown import Found
+from penstock.topics.core.read import DiffPage
+from penstock.topics.core.record import Found
 
 
 def test_an_id_comes_back_as_it_was_sent():
     operation = parse_message(b'{"op":"ping","request_id":{"a" : 1}}')
-    assert operation == Ping(b'{"a" : 1}')
+    assert operation == PingMessage(b'{"a" : 1}')
     assert pong(operation.request_id) == b'{"op":"pong","request_id":{"a" : 1}}'
     assert pong(parse_message(b'{"op":"ping"}').request_id) == b'{"op":"pong","request_id":null}'
 
 
 def test_one_topic_is_a_map_of_one():
     operation = parse_message(b'{"op":"subscribe","topic":"t","from_seq":3,"tail":false}')
-    assert isinstance(operation, Subscribe)
-    assert operation.body["topics"] == {"t": {"from_seq": 3, "tail": False}}
+    assert isinstance(operation, SubscribeMessage)
+    assert operation.body.topics == {"t": WatchPlace(from_seq=3, tail=False)}
 
 
 def test_an_end_of_all_names_nothing():
-    assert parse_message(b'{"op":"unsubscribe"}') == Unsubscribe(b"null", None)
+    assert parse_message(b'{"op":"unsubscribe"}') == UnsubscribeMessage(b"null", None)
     assert parse_message(b'{"op":"unsubscribe","topic":"a"}').topics == ["a"]
     assert parse_message(b'{"op":"unsubscribe","topics":["a","b"]}').topics == ["a", "b"]
 
 
 def test_a_publication_is_handed_on_as_it_was_sent():
     text = b'{"op":"publish","topic":"t","records":[{"data": 1}],"return_seqs":false}'
-    assert parse_message(text) == Publish(b"null", "t", text, False)
+    assert parse_message(text) == PublishMessage(b"null", "t", text, False)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +77,7 @@ def test_an_ack_is_the_answer_of_a_write_with_an_id():
 
 
 def test_what_is_pushed_is_the_data_of_an_event_with_its_op():
-    diff = Diff(Found((), (), ()), 4, 4, 1, None, 7, 0)
+    diff = DiffPage(Found((), (), ()), 4, 4, 1, None, 7, 0)
     message = pushed(b"caught_up", caught_up_data("t", diff))
     assert json.loads(message) == {"op": "caught_up", "topic": "t", "head_seq": 4, "epoch": 7}
 

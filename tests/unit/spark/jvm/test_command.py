@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from penstock.spark.jvm.command import (
-    Place,
+    JvmFiles,
     class_path,
     cluster_conf,
     jvm_command,
@@ -14,10 +14,10 @@ from penstock.spark.jvm.embedded import own_address
 from penstock.spark.options import SparkOptions
 
 
-def place(tmp_path: Path, **more: Path) -> Place:
+def place(tmp_path: Path, **more: Path) -> JvmFiles:
     for name in ("b.jar", "a.jar", "notes.txt"):
         (tmp_path / name).touch()
-    return Place(tmp_path / "work", tmp_path, **more)
+    return JvmFiles(tmp_path / "work", tmp_path, **more)
 
 
 def test_our_jar_stands_last_so_that_an_archive_fits_with_and_without_it(tmp_path: Path) -> None:
@@ -60,8 +60,8 @@ def test_a_persons_settings_go_over_ours(tmp_path: Path) -> None:
 
 def test_sockets_are_used_only_where_their_names_are_short_enough() -> None:
     key = "spark.python.unix.domain.socket.enabled"
-    near = Place(Path("/tmp/penstock-spark-abcdefgh"), Path("/jars"))
-    far = Place(Path("/tmp") / ("far" * 20) / "penstock-spark-abcdefgh", Path("/jars"))
+    near = JvmFiles(Path("/tmp/penstock-spark-abcdefgh"), Path("/jars"))
+    far = JvmFiles(Path("/tmp") / ("far" * 20) / "penstock-spark-abcdefgh", Path("/jars"))
     assert (server_conf(near, "local")[key], server_conf(far, "local")[key]) == ("true", "false")
 
 

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.lake.catalog import open_catalog
-from penstock.spark.lake.difference import RecentFiles, difference, row_codes, unmatched
+from penstock.lake.row_codes import row_codes
+from penstock.spark.lake.difference import RecentFiles, difference, unmatched
 
 SCHEMA = pa.schema(
     [
@@ -75,7 +76,7 @@ def test_a_small_file_is_read_once(tmp_path: Path) -> None:
         Path(file.path).unlink()
         found = difference(lake.storage, current, pa.table({"n": [3, 4]}), recent)
     assert found.added.to_pydict() == {"n": [4]}
-    assert found.gone == 3
+    assert found.gone.num_rows == 3
     assert [list(entry.positions) for entry in found.deletes] == [[0, 1, 2]]
 
 

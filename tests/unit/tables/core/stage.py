@@ -22,12 +22,11 @@ from penstock.tables.core.events import (
     Tick,
     TokenWon,
 )
-from penstock.tables.core.failures import FailureKind
+from penstock.tables.core.failures import FailureKind, FailurePolicy
 from penstock.tables.core.frontier import Frontier, LakePosition
 from penstock.tables.core.graph import StreamGraph
-from penstock.tables.core.jobs import Job
+from penstock.tables.core.jobs import RefreshJob
 from penstock.tables.core.model import TableDefinition, define
-from penstock.tables.core.retry import RetryPolicy
 
 
 def reads(name: str, *sources: str, **options: str) -> TableDefinition:
@@ -47,13 +46,13 @@ class Stage:
         settings = DispatchSettings(
             parallel_refresh_mode=mode,
             max_concurrent_refreshes=running_max,
-            retry=RetryPolicy(jitter=0.0),
+            retry=FailurePolicy(jitter=0.0),
         )
         self.coordinator = Coordinator("c1", settings, Random(1))
         self.now_ms = 1_000_000
         self.permits = permits
         self.effects: list[Effect] = []
-        self.jobs: dict[str, Job] = {}
+        self.jobs: dict[str, RefreshJob] = {}
         self.snapshot = 0
         self.graph = StreamGraph(tables)
         for source in self.graph.sources:
@@ -106,7 +105,7 @@ class Stage:
     ) -> list[Effect]:
         return self.tell(JobFailed(self.running(table).job_id, kind, "broken", member))
 
-    def running(self, table: str) -> Job:
+    def running(self, table: str) -> RefreshJob:
         board = self.coordinator.facts
         return board.jobs[board.busy[table]]
 

@@ -27,6 +27,7 @@ from penstock.tables.core.events import (
     RecordSkip,
     RefreshRequested,
     ReleaseToken,
+    SetStatus,
     Start,
     StatusChanged,
     TokenLost,
@@ -85,7 +86,7 @@ def test_what_has_not_changed_is_not_refreshed_but_counts_as_fresh():
     effects = stage.wait(1_500)
     assert starts(effects) == []
     assert {e.reason for e in effects if isinstance(e, RecordSkip)} == {Reason.NO_CHANGE}
-    assert stage.why("a") == "not_due"
+    assert stage.why("a") == "no_change"
     assert not [e for e in stage.wait(1_500) if isinstance(e, RecordSkip)]  # once is enough
 
 
@@ -102,7 +103,40 @@ def test_a_refresh_that_changed_no_row_ends_there():
     stage.write("raw")
     stage.wait(1_500)
     assert starts(stage.succeed("a", changed=False)) == []
-    assert stage.why("b") == "not_due"
+    assert stage.why("b") == "no_change"
+
+
+def test_a_change_after_a_quiet_time_is_taken_up_at_once_but_not_twice_in_an_interval():
+    stage = quiet(*CHAIN)
+    stage.wait(5_500)
+    stage.write("raw")
+    assert stage.started() == ["table:a"]
+    assert starts(stage.succeed("a")) == ["table:b"]
+    stage.write("raw")
+    assert "table:a" not in stage.started()[1:]
+    assert "table:a" in starts(stage.wait(1_000))
+
+
+def test_after_a_quiet_time_a_table_below_two_waits_for_both_and_runs_once():
+    stage = quiet(
+        reads("left", "raw", consistency="none"),
+        reads("right", "raw", consistency="none"),
+        reads("both", "left", "right", consistency="none"),
+        running_max=2,
+    )
+    stage.wait(5_500)
+    stage.write("raw")
+    assert sorted(stage.started()) == ["table:left", "table:right"]
+    assert starts(stage.succeed("left")) == []
+    assert stage.why("both") == "upstream_running"
+    assert starts(stage.succeed("right")) == ["table:both"]
+
+
+def test_cron_says_when_whatever_has_changed():
+    stage = quiet(reads("a", "raw", schedule="0 * * * *"))
+    stage.wait(1_800_000)
+    stage.write("raw")
+    assert stage.why("a") == "not_due"
 
 
 def test_the_longest_overdue_goes_first_then_the_shorter_interval_then_the_order():
@@ -270,6 +304,52 @@ def test_one_table_asks_for_all_whether_the_engine_is_back():
     (first,) = starts(stage.wait(1_000))
     rest = starts(stage.succeed(first.removeprefix("table:")))
     assert {first, *rest} == {"table:a", "table:b", "table:c"}
+
+
+def test_a_query_that_ends_the_engine_each_time_is_suspended_with_the_reason():
+    stage = quiet(reads("a", "raw"))
+    stage.write("raw")
+    stage.wait(1_500)
+    for _ in range(2):
+        effects = stage.fail("a", FailureKind.LOST)
+        assert statuses(effects) == []
+        assert [e.job.status for e in effects if isinstance(e, CloseJob)] == [JobStatus.CANCELLED]
+        assert stage.why("a") == "engine_away"
+        assert starts(stage.wait(1_000)) == ["table:a"]
+        stage.fail("a", FailureKind.AWAY)  # it is not back yet, which is nobody's fault
+        assert starts(stage.wait(1_000)) == ["table:a"]
+    effects = stage.fail("a", FailureKind.LOST)
+    assert [e for e in effects if isinstance(e, SetStatus)] == [
+        SetStatus("a", Status.SUSPENDED, "3 failures in a row, the last: broken")
+    ]
+    assert stage.coordinator.facts.tables["a"].error == "3 failures in a row, the last: broken"
+    assert starts(stage.wait(60_000)) == []
+
+
+def test_tables_that_lost_their_engine_run_alone_so_that_only_one_is_to_blame():
+    stage = quiet(reads("a", "raw"), reads("b", "raw"), reads("killer", "raw"), reads("d", "other"))
+    stage.write("raw")
+    stage.wait(1_500)
+    assert sorted(stage.started()) == ["table:a", "table:b", "table:killer"]
+    ran = []
+    stopped = []
+    for _ in range(40):
+        running = [key.removeprefix("table:") for key in stage.started()]
+        if "killer" in running:
+            effects = [e for name in running for e in stage.fail(name, FailureKind.LOST)]
+            stopped += statuses(effects)
+        else:
+            stage.succeed(*running)
+        stage.write("other")  # the most urgent one is always another table
+        stage.wait(1_000)
+        ran.append(sorted(stage.started()))
+    assert stopped == [("killer", "SUSPENDED")]
+    assert [units for units in ran if "table:killer" in units] == [["table:killer"]] * 2
+    facts = stage.coordinator.facts
+    assert {name: facts.statuses[name].value for name in ("a", "b", "d")} == {
+        "a": "ACTIVE", "b": "ACTIVE", "d": "ACTIVE",
+    }  # fmt: skip
+    assert facts.states["table:a"].retry.losses == facts.states["table:b"].retry.losses == 0
 
 
 def test_a_failed_request_never_counts_and_is_answered():
@@ -584,7 +664,12 @@ def test_the_coordinator_says_when_to_wake_it():
     stage = quiet(reads("a", "raw", schedule="10s"))
     assert stage.coordinator.wake_ms() == stage.now_ms + 10_000
     stage.wait(10_000)
-    assert stage.coordinator.wake_ms() == stage.now_ms + 10_000
+    assert stage.coordinator.wake_ms() is None  # only a change can make it due
+    cron = quiet(reads("a", "raw", schedule="* * * * * *"))
+    cron.wait(1_000)
+    woken_ms = cron.coordinator.wake_ms()
+    assert woken_ms is not None
+    assert woken_ms <= cron.now_ms + 1_000
 
 
 def test_time_that_goes_back_does_no_harm():

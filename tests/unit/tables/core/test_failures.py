@@ -27,6 +27,7 @@ from penstock.tables.core.failures import EngineFailure, FailureKind, classify
         (EngineFailure("Rejected"), "permanent"),
         (EngineFailure("LockHeld"), "collision"),
         (EngineFailure("EngineAway"), "away"),
+        (EngineFailure("EngineLost"), "lost"),
     ],
 )
 def test_a_failure_is_permanent_only_if_the_query_is_wrong(failure, kind):

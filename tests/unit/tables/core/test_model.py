@@ -5,7 +5,7 @@ import pytest
 from penstock.protocol.errors import InvalidQuery, InvalidSchedule, InvalidTable
 from penstock.tables.core.model import Consistency, Mode, Status, TableDefinition, define
 from penstock.tables.core.schedule import Calculated, OnDemand
-from penstock.tables.names import lake_name, relation_name
+from penstock.tables.query.names import lake_name, relation_name
 
 
 def test_a_definition_has_the_defaults_of_the_product():
@@ -36,7 +36,7 @@ def test_a_misspelt_mode_is_refused_with_the_nearest():
 
 
 def test_an_immediate_table_has_no_schedule_of_its_own():
-    with pytest.raises(InvalidTable, match="no schedule with mode IMMEDIATE"):
+    with pytest.raises(InvalidTable, match="takes no schedule"):
         define("x", "SELECT * FROM a", mode="immediate", schedule="10s")
     assert define("x", "SELECT * FROM a", mode="immediate").mode is Mode.IMMEDIATE
 
@@ -56,11 +56,11 @@ def test_names_have_one_spelling():
 
 
 def test_a_definition_is_checked_where_it_is_made():
-    with pytest.raises(InvalidTable, match="sorted sources"):
+    with pytest.raises(InvalidTable, match="sorted and distinct"):
         TableDefinition("x", "SELECT 1", ("b", "a"))
     with pytest.raises(InvalidTable, match="expected the name 'x'"):
         TableDefinition("X", "SELECT 1", ())
-    with pytest.raises(InvalidTable, match="at most"):
+    with pytest.raises(InvalidTable, match="longer than"):
         TableDefinition("x", "y" * (1 << 21), ())
 
 

@@ -5,8 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from penstock.protocol.errors import InvalidSchedule
-from penstock.tables.core.cron import parse_cron
-from penstock.tables.core.schedule import AtTimes, Every, parse_schedule
+from penstock.tables.core.schedule import AtTimes, Every, parse_cron, parse_schedule
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,12 @@ from __future__ import annotations
 import pytest
 
 from penstock.protocol.errors import NotDifferentiable
+from penstock.tables.core.graph import StreamGraph
 from penstock.tables.core.history import ReasonCode
 from penstock.tables.core.model import define
-from penstock.tables.delta.modes import check_differential, differentiation, operators
-from penstock.tables.query.volatile import volatile_functions
+from penstock.tables.delta.modes import check_differential, differentiation
+from penstock.tables.query.relations import Relations
+from penstock.tables.query.sources import volatile_functions
 
 
 @pytest.mark.parametrize(
@@ -37,44 +39,49 @@ def test_functions_that_answer_differently_are_found(query, functions):
     assert define("a", query).volatile == bool(functions)
 
 
+COLUMNS = {"raw": ("a", "b", "xs"), "o": ("a",)}
+
+
 @pytest.mark.parametrize(
-    ("query", "found"),
+    "query",
     [
-        ("SELECT a FROM raw", {"projection"}),
-        ("SELECT a FROM raw WHERE a > 1", {"projection", "filter"}),
-        ("SELECT count(*) AS n FROM raw", {"projection", "aggregate"}),
-        ("SELECT a, sum(b) OVER (PARTITION BY a) AS s FROM raw", {"projection", "window function"}),
-        ("SELECT r.a FROM raw r LEFT JOIN o ON r.a = o.a", {"projection", "left join"}),
-        ("SELECT r.a FROM raw r JOIN o ON r.a = o.a", {"projection", "inner join"}),
-        ("SELECT a FROM raw UNION ALL SELECT a FROM o", {"projection", "UNION ALL"}),
-        ("SELECT a FROM raw UNION SELECT a FROM o", {"projection", "UNION"}),
-        ("SELECT DISTINCT a FROM raw ORDER BY a LIMIT 3", {"projection", "DISTINCT", "LIMIT"}),
-        ("SELECT a FROM raw WHERE EXISTS (SELECT 1 FROM o)", {"projection", "filter", "EXISTS"}),
-        ("SELECT a, x FROM raw LATERAL VIEW explode(xs) t AS x", {"projection", "LATERAL VIEW"}),
-        ("SELECT r.a FROM raw r LEFT SEMI JOIN o ON r.a = o.a", {"projection", "left semi join"}),
+        "SELECT a FROM raw WHERE a > 1",
+        "SELECT count(*) AS n FROM raw",
+        "SELECT a, sum(b) OVER (PARTITION BY a) AS s FROM raw",
+        "SELECT r.a FROM raw r LEFT JOIN o ON r.a = o.a",
+        "SELECT a FROM raw UNION SELECT a FROM o",
+        "SELECT DISTINCT a FROM raw ORDER BY a LIMIT 3",
+        "SELECT a FROM raw WHERE EXISTS (SELECT 1 FROM o)",
+        "SELECT a, x FROM raw LATERAL VIEW explode(xs) t AS x",
     ],
 )
-def test_a_query_is_told_by_its_operators(query, found):
-    assert operators(query) == found
+def test_a_query_that_the_compiler_takes_can_be_differentiated(query):
+    assert differentiation(query, COLUMNS).possible
 
 
-def test_with_rules_for_all_its_operators_a_query_can_be_differentiated():
-    query = "SELECT a FROM raw WHERE a > 1"
-    assert differentiation(query, frozenset({"projection", "filter"})).possible
-    found = differentiation(query, frozenset({"projection"}))
-    assert (found.reason, found.text) == (
-        ReasonCode.NOT_DIFFERENTIABLE,
-        "cannot be differentiated: no rule for filter",
-    )
-
-
-def test_a_function_that_answers_differently_rules_it_out_whatever_rules_there_are():
-    query = "SELECT rand() AS r FROM raw"
-    found = differentiation(query, operators(query))
-    assert (found.possible, found.reason) == (False, ReasonCode.VOLATILE)
+@pytest.mark.parametrize(
+    ("query", "reason", "text"),
+    [
+        ("SELECT a FROM raw LIMIT 3", ReasonCode.NOT_DIFFERENTIABLE,
+         "LIMIT 3: without ORDER BY any rows may be the first"),
+        ("SELECT rand() AS r FROM raw", ReasonCode.VOLATILE,
+         "rand() may answer differently each time"),
+        ("SELECT a FROM raw TABLESAMPLE (10 PERCENT)", ReasonCode.VOLATILE,
+         "tablesample(): may answer differently each time"),
+        ("SELECT a FROM elsewhere", ReasonCode.NOT_DIFFERENTIABLE,
+         "elsewhere: its columns are not known"),
+    ],
+)  # fmt: skip
+def test_what_stands_in_the_way_is_named(query, reason, text):
+    assert differentiation(query, COLUMNS) == (None, reason, text)
 
 
 def test_differential_is_refused_and_other_modes_are_not():
-    check_differential([define("a", "SELECT 1 AS one", mode=m) for m in ("auto", "full")])
-    with pytest.raises(NotDifferentiable, match="found that a cannot be differentiated"):
-        check_differential([define("a", "SELECT 1 AS one", mode="differential")])
+    query = "WITH RECURSIVE tree AS (SELECT 1 AS n UNION ALL SELECT n FROM tree) SELECT n FROM tree"
+    relations = Relations({}, StreamGraph(()))
+    check_differential([define("a", query, mode=m) for m in ("auto", "full")], relations)
+    said = "WITH RECURSIVE tree: recursive queries are recomputed in full; use mode AUTO or FULL"
+    with pytest.raises(NotDifferentiable, match=f"^{said}$") as refused:
+        check_differential([define("a", query, mode="differential")], relations)
+    assert refused.value.detail["table"] == "a"
+    assert refused.value.detail["cause"] == "recursive"

@@ -51,7 +51,7 @@ def test_the_relations_of_a_query_and_nothing_else_are_found(query):
     [
         ("", "one SELECT, found 0"),
         ("-- nothing", "one SELECT, found 0"),
-        ("SELECT", "at least one column"),
+        ("SELECT", "names no column"),
         ("SELECT 1; SELECT 2", "found 2 statements"),
         ("SELEC 1", "expected"),
         ("SELECT * FROM (", r"cannot be parsed \(line 1, column 15: \("),
@@ -63,8 +63,8 @@ def test_the_relations_of_a_query_and_nothing_else_are_found(query):
         ("DROP TABLE a", "found DROP"),
         ("SELECT * FROM one.two.three", "'schema.table'"),
         ("SELECT * FROM `a.b`", "'schema.table'"),
-        ("SELECT * FROM parquet.`/tmp/x`", "found the files"),
-        ("SELECT * FROM a VERSION AS OF 3", "old versions"),
+        ("SELECT * FROM parquet.`/tmp/x`", "reads the files"),
+        ("SELECT * FROM a VERSION AS OF 3", "an old version of a"),
         ("SELECT * FROM identifier('a')", "identifier"),
     ],
 )

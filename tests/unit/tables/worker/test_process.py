@@ -6,8 +6,8 @@ import socket
 
 import pytest
 
-from penstock.tables.core.progress import RefreshProgress
-from penstock.tables.worker.messages import MessageLine
+from penstock.tables.core.history import RefreshProgress
+from penstock.tables.worker.outcomes import MessageLine
 from penstock.tables.worker.process import TELL_EVERY_MS, Teller
 from penstock.testing.clock import ManualClock
 

@@ -11,14 +11,14 @@ from msgspec import Raw
 from penstock.protocol.errors import BatchTooLarge, InvalidRequest, RecordTooLarge
 from penstock.protocol.limits import TopicLimits
 from penstock.topics.core.batch import Batch, parse_write
-from penstock.topics.core.record import DEPTH_MAX, Record, Routed, make_record
+from penstock.topics.core.record import DEPTH_MAX, RawRecord, Routed, make_record
 
 
 def body_of(*records: dict[str, Any], **fields: Any) -> bytes:
     return json.dumps({"records": records, **fields}, separators=(",", ":")).encode()
 
 
-def one(record: bytes) -> Record:
+def one(record: bytes) -> RawRecord:
     return parse_write(b'{"records":[%b]}' % record).batch.records[0]
 
 
@@ -44,7 +44,7 @@ def test_a_write_has_its_records_and_what_was_asked_for_with_them() -> None:
 
 def test_what_is_not_said_is_not_there() -> None:
     write = parse_write(b'{"records":[{"data":null}]}')
-    assert write.batch.records == [Record(Raw(b"null"))]
+    assert write.batch.records == [RawRecord(Raw(b"null"))]
     assert write[1:] == (None, None, None, False)
 
 
@@ -54,7 +54,7 @@ def test_null_is_as_good_as_nothing_but_for_data() -> None:
         record,
     )
     write = parse_write(body)
-    assert write.batch.records == [Record(Raw(b"null"))]
+    assert write.batch.records == [RawRecord(Raw(b"null"))]
     assert list(write.batch.sizes) == [4]
     assert Batch.decoded(write.batch.body) == write.batch
 
@@ -234,7 +234,7 @@ def test_fields_that_nobody_reads_are_ignored_and_not_kept() -> None:
         b'{"records":[{"data":1,"tag":"t","node":"n"},{"data":"b","node":"n"}]}'
     )
     assert write.key == "k"
-    assert [type(record) for record in write.batch.records] == [Record, Record]
+    assert [type(record) for record in write.batch.records] == [RawRecord, RawRecord]
     assert (list(write.batch.sizes), write.batch.size_bytes) == ([1, 3], 4)
 
 

@@ -13,25 +13,25 @@ from penstock.protocol.config import TopicConfig
 from penstock.topics.core.batch import Batch, parse_write
 from penstock.topics.core.codec import decode_entries, encode_entries
 from penstock.topics.core.entries import (
-    Acked,
     Advanced,
     Appended,
-    Claimed,
-    Committed,
     Configured,
     Created,
     Deleted,
     Dropped,
-    Extended,
-    Feed,
-    Nacked,
+    FeedMark,
+    JobsAcked,
+    JobsClaimed,
+    JobsExtended,
+    JobsNacked,
     Skipped,
+    SpaceCommitted,
 )
-from penstock.topics.core.leases import Lease
+from penstock.topics.core.leases import JobLease
 from penstock.topics.core.partition import Entry
 from penstock.topics.core.predicate import Predicate
 from penstock.topics.core.record import Routed
-from penstock.topics.core.router import RouterConfig, RouterPut, RouterRemoved
+from penstock.topics.core.router import RouterConfig, RouterRemoved, RouterStored
 
 MOST = 2**64 - 1
 DEEP = b"[" * 100_000 + b"]" * 100_000
@@ -41,21 +41,21 @@ EVERY_KIND: list[Entry] = [
     Dropped("t"),
     Appended("t", 1, 5, WRITTEN),
     Appended("t", 1, 5, WRITTEN, "kä"),
-    Appended("t", 9, 5, Batch.of([Routed(Raw(b"1"), hops=2)]), None, Feed("r", 1, 8, 3)),
-    Appended("t", 9, 5, Batch.of([]), None, Feed("r", 1, 8)),
+    Appended("t", 9, 5, Batch.of([Routed(Raw(b"1"), hops=2)]), None, FeedMark("r", 1, 8, 3)),
+    Appended("t", 9, 5, Batch.of([]), None, FeedMark("r", 1, 8)),
     Deleted("t", 5, 8, None, Predicate("a", prefix=True)),
     Deleted("t", 5, 8, MOST, None),
     Configured("t", 5, {"ttl_ms": MOST, "priority": None, "discard": "old", "dedupe_node": True}),
     Advanced("t", 1_024),
     Skipped("t", 4_096),
-    Claimed("t", 5, (Lease(1, "n", MOST, 9, 2), Lease(2, "m", 0, 9, 1, 3)), (4, 5)),
-    Acked("t", 5, (1, 2)),
-    Nacked("t", 5, (), 9),
-    Nacked("t", 5, (1,), 9, unseen=True),
-    Extended("t", 5, (1,), 9),
-    RouterPut(RouterConfig("r", "s", "d", filter=Predicate("x", prefix=False)), 1, 7),
+    JobsClaimed("t", 5, (JobLease(1, "n", MOST, 9, 2), JobLease(2, "m", 0, 9, 1, 3)), (4, 5)),
+    JobsAcked("t", 5, (1, 2)),
+    JobsNacked("t", 5, (), 9),
+    JobsNacked("t", 5, (1,), 9, unseen=True),
+    JobsExtended("t", 5, (1,), 9),
+    RouterStored(RouterConfig("r", "s", "d", filter=Predicate("x", prefix=False)), 1, 7),
     RouterRemoved("r", "d"),
-    Committed("t", 7, 5, WRITTEN, 2**63 - 1),
+    SpaceCommitted("t", 7, 5, WRITTEN, 2**63 - 1),
 ]
 
 
@@ -83,7 +83,7 @@ def test_what_was_given_back_before_it_could_be_unseen_was_seen() -> None:
         due_ms: int
 
     (again,) = decode_entries(encode_entries([Before("t", 5, (1,), 9)]))  # type: ignore[list-item]
-    assert again == Nacked("t", 5, (1,), 9)
+    assert again == JobsNacked("t", 5, (1,), 9)
 
 
 def test_the_entries_of_one_commit_come_back_in_order() -> None:

@@ -6,14 +6,15 @@ from typing import Any
 
 import pytest
 
-from penstock.topics.core.batch import Batch, Write
+from penstock.topics.core.batch import Batch, WriteRequest
 from penstock.topics.core.codec import decode_entries, encode_entries
-from penstock.topics.core.entries import Advanced, Appended, Configured, Created, Feed, Skipped
+from penstock.topics.core.entries import Advanced, Appended, Configured, Created, FeedMark, Skipped
 from penstock.topics.core.leases import ClaimRequest, Settle
-from penstock.topics.core.partition import RESERVE_SEQS, Change, Entry, Partition
+from penstock.topics.core.partition import RESERVE_SEQS, DecidedChange, Entry, Partition
 from penstock.topics.core.read import ReadRequest
 from penstock.topics.core.record import make_record
-from penstock.topics.core.topic import Hole, Written
+from penstock.topics.core.topic import AppendResult
+from penstock.topics.core.topic_state import Hole
 
 
 class Node:
@@ -23,8 +24,8 @@ class Node:
         self.log: list[bytes] = []
         self.partition = Partition()
 
-    def run(self, change: Change | Written) -> list[Any]:
-        assert isinstance(change, Change)
+    def run(self, change: DecidedChange | AppendResult) -> list[Any]:
+        assert isinstance(change, DecidedChange)
         self.partition.stage(change)
         if change.to_log:
             self.log.append(encode_entries(change.to_log))
@@ -33,13 +34,13 @@ class Node:
     def put(self, **body: Any) -> None:
         self.run(self.partition.decide_config("t", body, 0))
 
-    def write(self, count: int = 1, **options: Any) -> Written:
+    def write(self, count: int = 1, **options: Any) -> AppendResult:
         batch = Batch.of([make_record(b"1")] * count)
-        written = self.run(self.partition.decide_write("t", Write(batch, **options), 0))[-1]
-        assert isinstance(written, Written)
+        written = self.run(self.partition.decide_write("t", WriteRequest(batch, **options), 0))[-1]
+        assert isinstance(written, AppendResult)
         return written
 
-    def feed(self, feed: Feed, count: int = 1) -> None:
+    def feed(self, feed: FeedMark, count: int = 1) -> None:
         entry = self.partition.topic("t").decide_feed(
             feed, Batch.of([make_record(b"1")] * count), 0
         )
@@ -59,7 +60,7 @@ class Node:
 
     def end_clean(self) -> None:
         entry = Advanced("t", self.partition.topic("t").head_seq)
-        self.run(Change((entry,), (entry,)))
+        self.run(DecidedChange((entry,), (entry,)))
 
     @property
     def logged(self) -> list[type]:
@@ -114,7 +115,7 @@ def test_after_a_clean_end_seqs_go_on_exactly_where_they_were(node: Node) -> Non
     node.end_clean()
     node.restart()
     assert node.partition.topic("t").head_seq == 10
-    assert node.write() == Written(11, 11, 1, 11)
+    assert node.write() == AppendResult(11, 11, 1, 11)
 
 
 def test_a_restart_without_a_write_changes_nothing_more(node: Node) -> None:
@@ -135,8 +136,8 @@ def test_a_write_on_its_way_sets_its_own_seqs_aside() -> None:
     node.put(durability="ephemeral")
     changes = []
     for _ in range(3):
-        change = node.partition.decide_write("t", Write(Batch.of([make_record(b"1")])), 0)
-        assert isinstance(change, Change)
+        change = node.partition.decide_write("t", WriteRequest(Batch.of([make_record(b"1")])), 0)
+        assert isinstance(change, DecidedChange)
         node.partition.stage(change)
         changes.append(change)
     assert [change.to_log for change in changes] == [
@@ -215,7 +216,7 @@ def test_seqs_that_are_passed_over_after_a_crash_are_holes_and_stay_passed_over(
     node.put()
     node.write(3)
     entry = Skipped("t", 10)
-    node.run(Change((entry,), (entry,)))
+    node.run(DecidedChange((entry,), (entry,)))
     assert node.write(2).first_seq == 11
     for _ in range(2):
         page = node.partition.read("t", ReadRequest(), 0)
@@ -228,16 +229,16 @@ def test_records_from_before_a_topic_was_ephemeral_survive_a_restart() -> None:
     logged: list[Entry] = []
     partition = Partition()
 
-    def run(change: Change | Written) -> None:
-        assert isinstance(change, Change)
+    def run(change: DecidedChange | AppendResult) -> None:
+        assert isinstance(change, DecidedChange)
         partition.stage(change)
         partition.apply_all(change.entries)
         logged.extend(change.to_log)
 
     run(partition.decide_config("t", {"durability": "disk"}, 0))
-    run(partition.decide_write("t", Write(Batch.of([make_record(b"1")])), 0))
+    run(partition.decide_write("t", WriteRequest(Batch.of([make_record(b"1")])), 0))
     run(partition.decide_config("t", {"durability": "ephemeral"}, 0))
-    run(partition.decide_write("t", Write(Batch.of([make_record(b"2")])), 0))
+    run(partition.decide_write("t", WriteRequest(Batch.of([make_record(b"2")])), 0))
     again = Partition()
     again.apply_all(logged)
     again.topics["t"].lose_unlogged()
@@ -253,7 +254,7 @@ def test_a_hole_behind_records_that_only_memory_had_is_where_it_was_after_a_rest
     node.write(3)
     node.put(durability="ephemeral")
     node.write(2)
-    node.feed(Feed("r", 1, 7, trimmed=4))
+    node.feed(FeedMark("r", 1, 7, trimmed=4))
     assert node.partition.topic("t").holes == [Hole(6, 9)]
     node.restart()
     topic = node.partition.topic("t")

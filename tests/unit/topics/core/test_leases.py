@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from msgspec import Raw
 
-from penstock.protocol.errors import BatchTooLarge, InvalidRequest
+from penstock.protocol.errors import InvalidRequest
 from penstock.protocol.limits import TopicLimits
 from penstock.topics.core.leases import (
     ClaimRequest,
     ClaimWindow,
-    Settle,
     dead_letter,
     lease_token,
-    parse_claim,
-    parse_delay_ms,
-    parse_lease_ms,
-    parse_settle,
     parse_token,
 )
 from penstock.topics.core.record import Routed, hops_of, make_record
@@ -26,31 +19,10 @@ from penstock.topics.core.record import Routed, hops_of, make_record
 LIMITS = TopicLimits()
 
 
-@pytest.mark.parametrize(
-    ("body", "request_"),
-    [
-        ({"node": "n"}, ClaimRequest("n", 1, 0)),
-        ({"node": "n", "max": 0, "lease_ms": 1}, ClaimRequest("n", 1, 100)),
-        ({"node": "n", "max": 9_999, "lease_ms": 2**40}, ClaimRequest("n", 1_000, 86_400_000)),
-    ],
-)
-def test_a_claim_is_completed_and_clamped(body: dict[str, Any], request_: ClaimRequest) -> None:
-    assert parse_claim(body, LIMITS) == request_
-
-
-@pytest.mark.parametrize(
-    "body",
-    [{}, {"node": ""}, {"node": 5}, {"node": "x" * 129}, {"node": "n", "max": "1"}],
-)
-def test_a_claim_needs_a_node_and_right_types(body: dict[str, Any]) -> None:
-    with pytest.raises(InvalidRequest):
-        parse_claim(body, LIMITS)
-
-
 def test_a_token_comes_back_as_its_fence_and_anything_else_is_refused() -> None:
     assert parse_token(lease_token(2**64 - 1)) == 2**64 - 1
     assert parse_token("") is None
-    for token in ("lease_", "lease_xyz", "LEASE_0000000000000000", "lease_" + "0" * 65, 5, None):
+    for token in ("lease_", "lease_xyz", "LEASE_0000000000000000", "lease_" + "0" * 65):
         with pytest.raises(InvalidRequest):
             parse_token(token)
 
@@ -58,41 +30,6 @@ def test_a_token_comes_back_as_its_fence_and_anything_else_is_refused() -> None:
 @pytest.mark.parametrize("token", ["lease_0", "lease_1234", "lease_00FF", "lease_" + "f" * 64])
 def test_a_token_of_another_length_is_a_fence_all_the_same(token: str) -> None:
     assert parse_token(token) == int(token.removeprefix("lease_"), 16)
-
-
-def test_settling_pairs_seqs_with_tokens() -> None:
-    body = {"node": "n", "seqs": [1, 2], "lease_ids": [lease_token(7), ""]}
-    assert parse_settle(body, LIMITS) == Settle("n", (1, 2), (7, None))
-    assert list(parse_settle({"node": "n", "seqs": [4]}, LIMITS).fenced()) == [(4, None)]
-
-
-def test_settling_too_many_seqs_says_how_many_are_allowed() -> None:
-    with pytest.raises(BatchTooLarge) as refused:
-        parse_settle({"node": "n", "seqs": [1] * 1_001}, LIMITS)
-    assert refused.value.detail == {"seqs": 1_001, "max": 1_000}
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        {"node": "n"},
-        {"node": "n", "seqs": 5},
-        {"node": "n", "seqs": ["1"]},
-        {"seqs": [1]},
-        {"node": "n", "seqs": [1], "lease_ids": []},
-        {"node": "n", "seqs": [1], "lease_ids": ["bad"]},
-    ],
-)
-def test_settling_needs_node_seqs_and_as_many_tokens(body: dict[str, Any]) -> None:
-    with pytest.raises(InvalidRequest):
-        parse_settle(body, LIMITS)
-
-
-def test_a_delay_is_optional_and_a_day_at_most_but_an_extension_must_be_said() -> None:
-    assert [parse_delay_ms(body) for body in ({}, {"delay_ms": 2**40})] == [0, 86_400_000]
-    assert parse_lease_ms({"lease_ms": 5}) == 100
-    with pytest.raises(InvalidRequest):
-        parse_lease_ms({})
 
 
 def test_a_dead_letter_keeps_what_it_was() -> None:

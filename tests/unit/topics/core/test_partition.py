@@ -19,28 +19,28 @@ from penstock.protocol.errors import (
     TopicNotFound,
 )
 from penstock.protocol.limits import TopicLimits
-from penstock.topics.core.batch import Batch, Write, parse_write
-from penstock.topics.core.entries import Appended, Created, Dropped
+from penstock.topics.core.batch import Batch, WriteRequest, parse_write
+from penstock.topics.core.entries import Appended, Created, Dropped, JobsClaimed
 from penstock.topics.core.leases import ClaimRequest, Settle
-from penstock.topics.core.partition import Change, Partition
+from penstock.topics.core.partition import DecidedChange, Partition
 from penstock.topics.core.read import ReadRequest
 from penstock.topics.core.record import make_record
 from penstock.topics.core.registry import Registry
 from penstock.topics.core.router import RouterConfig, RouterRemoved
-from penstock.topics.core.topic import Written
+from penstock.topics.core.topic import AppendResult
 
 ONE = Batch.of([make_record(b"1")])
 
 
-def run(partition: Partition, change: Change | Written) -> list[Any]:
-    assert isinstance(change, Change)
+def run(partition: Partition, change: DecidedChange | AppendResult) -> list[Any]:
+    assert isinstance(change, DecidedChange)
     partition.stage(change)
     return partition.apply_all(change.entries)
 
 
 def write(partition: Partition, topic: str, count: int = 1, **options: Any) -> list[Any]:
     batch = Batch.of([make_record(b"1")] * count)
-    return run(partition, partition.decide_write(topic, Write(batch, **options), 0))
+    return run(partition, partition.decide_write(topic, WriteRequest(batch, **options), 0))
 
 
 def limited(**limits: int) -> Partition:
@@ -74,7 +74,7 @@ def test_a_name_is_checked_only_where_something_would_be_created() -> None:
     with pytest.raises(InvalidRequest):
         partition.decide_config("no spaces", {}, 0)
     with pytest.raises(InvalidRequest):
-        partition.decide_write("no spaces", Write(ONE), 0)
+        partition.decide_write("no spaces", WriteRequest(ONE), 0)
     with pytest.raises(TopicNotFound) as refused:
         partition.read("no spaces", ReadRequest(), 0)
     assert refused.value.detail == {"topic": "no spaces"}
@@ -82,8 +82,8 @@ def test_a_name_is_checked_only_where_something_would_be_created() -> None:
 
 def test_a_write_creates_its_topic_with_its_config_unless_told_not_to() -> None:
     partition = Partition()
-    change = partition.decide_write("t", Write(ONE, config={"ttl_ms": 7}), 0)
-    assert isinstance(change, Change)
+    change = partition.decide_write("t", WriteRequest(ONE, config={"ttl_ms": 7}), 0)
+    assert isinstance(change, DecidedChange)
     assert [type(entry) for entry in change.entries] == [Created, Appended]
     run(partition, change)
     assert partition.topic("t").config.ttl_ms == 7
@@ -91,7 +91,7 @@ def test_a_write_creates_its_topic_with_its_config_unless_told_not_to() -> None:
     assert partition.topic("t").config.ttl_ms == 7
     for options in ({"create": False}, {"config": {"auto_create": False}}):
         with pytest.raises(TopicNotFound):
-            partition.decide_write("other", Write(ONE, **options), 0)
+            partition.decide_write("other", WriteRequest(ONE, **options), 0)
 
 
 def test_a_bad_batch_is_refused_before_anything_is_looked_up() -> None:
@@ -109,17 +109,17 @@ def test_writes_behind_a_creation_on_its_way_go_to_the_same_topic() -> None:
     assert [type(entry) for entry in second.entries] == [Appended]
     with pytest.raises(TopicNotFound):
         partition.topic("t")
-    again = partition.decide_write("t", Write(ONE, key="a"), 0)
-    assert again == Written(1, 1, 1, 1, deduped=True)
+    again = partition.decide_write("t", WriteRequest(ONE, key="a"), 0)
+    assert again == AppendResult(1, 1, 1, 1, deduped=True)
     partition.apply_all(first.entries)
     assert partition.topic("t").head_seq == 1
     partition.apply_all(second.entries)
     assert partition.topic("t").head_seq == 2
 
 
-def partition_write(partition: Partition, topic: str, key: str) -> Change:
-    change = partition.decide_write(topic, Write(ONE, key=key), 0)
-    assert isinstance(change, Change)
+def partition_write(partition: Partition, topic: str, key: str) -> DecidedChange:
+    change = partition.decide_write(topic, WriteRequest(ONE, key=key), 0)
+    assert isinstance(change, DecidedChange)
     partition.stage(change)
     return change
 
@@ -128,7 +128,7 @@ def test_an_abandoned_creation_never_was() -> None:
     partition = Partition()
     partition_write(partition, "t", "a")
     partition.abandon()
-    assert write(partition, "t", key="a")[1] == Written(1, 1, 1, 1)
+    assert write(partition, "t", key="a")[1] == AppendResult(1, 1, 1, 1)
 
 
 def test_the_limit_on_topics_is_for_new_ones_only() -> None:
@@ -137,7 +137,7 @@ def test_the_limit_on_topics_is_for_new_ones_only() -> None:
     write(partition, "t")
     for refused_call in (
         lambda: partition.decide_config("u", {}, 0),
-        lambda: partition.decide_write("u", Write(ONE), 0),
+        lambda: partition.decide_write("u", WriteRequest(ONE), 0),
         lambda: partition.decide_router(RouterConfig("r", "t", "u"), 0),
     ):
         with pytest.raises(Throttled) as refused:
@@ -151,7 +151,7 @@ def test_the_limit_on_bytes_counts_every_topic_and_what_left_them() -> None:
     write(partition, "a", 2)
     write(partition, "b")
     with pytest.raises(Throttled) as refused:
-        partition.decide_write("c", Write(ONE), 0)
+        partition.decide_write("c", WriteRequest(ONE), 0)
     assert refused.value.detail == {"limit": "max_total_bytes", "max": 3}
     run(partition, partition.decide_delete("a", 0, before_seq=2))
     write(partition, "b")
@@ -188,7 +188,7 @@ def test_a_topic_made_again_starts_over_in_another_epoch() -> None:
     write(partition, "t", 3, key="k")
     first = partition.topic("t").epoch
     run(partition, partition.decide_drop("t", 0))
-    assert write(partition, "t", 1, key="k")[1] == Written(1, 1, 1, 1)
+    assert write(partition, "t", 1, key="k")[1] == AppendResult(1, 1, 1, 1)
     assert partition.topic("t").epoch > first
     page = partition.read("t", ReadRequest(from_seq=1, epoch=first), 0)
     assert page.tombstone is not None
@@ -260,7 +260,7 @@ def queue_with_a_worn_job(**dead: Any) -> Partition:
     return partition
 
 
-def claim_with_dead_letters(partition: Partition, name: str) -> Change:
+def claim_with_dead_letters(partition: Partition, name: str) -> DecidedChange:
     """A claim with the burials it asks for, if their topic takes them."""
     queue = partition.queue(name)
     claimed = queue.decide_claim([ClaimRequest("n")], 0, 0)
@@ -270,13 +270,14 @@ def claim_with_dead_letters(partition: Partition, name: str) -> Change:
     except (TopicFull, RecordTooLarge):
         return partition.change_of(claimed.without_dead_letters())
     settled = partition.change_of(claimed)
-    return Change((*settled.entries, *buried.entries), (*settled.to_log, *buried.to_log))
+    return DecidedChange((*settled.entries, *buried.entries), (*settled.to_log, *buried.to_log))
 
 
 def test_a_worn_job_is_buried_in_a_topic_made_for_it_all_in_one_change() -> None:
     partition = queue_with_a_worn_job()
     change = claim_with_dead_letters(partition, "q")
-    assert [type(entry).__name__ for entry in change.to_log] == ["Claimed", "Created", "Appended"]
+    kinds = [type(entry) for entry in change.to_log]
+    assert kinds == [JobsClaimed, Created, Appended]
     run(partition, change)
     assert data(partition, "dead") == [b"1"]
     assert partition.queue("q").counts(0) == (0, 0, 1)
@@ -322,8 +323,8 @@ def test_the_same_key_in_two_topics_is_two_writes() -> None:
 def test_a_write_on_its_way_is_not_there_for_readers() -> None:
     partition = Partition()
     write(partition, "t")
-    change = partition.decide_write("t", Write(ONE), 0)
-    assert isinstance(change, Change)
+    change = partition.decide_write("t", WriteRequest(ONE), 0)
+    assert isinstance(change, DecidedChange)
     partition.stage(change)
     assert data(partition, "t") == [b"1"]
     partition.apply_all(change.entries)

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from penstock.protocol.config import TopicConfig
 from penstock.protocol.errors import NotAQueue
 from penstock.topics.core.batch import Batch
-from penstock.topics.core.entries import Acked, Appended, Claimed
+from penstock.topics.core.entries import Appended, JobsAcked, JobsClaimed
 from penstock.topics.core.leases import ClaimRequest, Settle
 from penstock.topics.core.queue import (
     CLAIMED_BYTES_MAX,
@@ -45,7 +45,7 @@ def write_large(queue: Queue, size_bytes: int, count: int) -> None:
         queue.topic.apply(entry)
 
 
-def claim(queue: Queue, now_ms: int, *, jobs_max: int = 1, node: str = "n") -> Claimed:
+def claim(queue: Queue, now_ms: int, *, jobs_max: int = 1, node: str = "n") -> JobsClaimed:
     claimed = queue.decide_claim(
         [ClaimRequest(node, jobs_max, 1_000)], now_ms, token=now_ms * 1_000
     )
@@ -53,7 +53,7 @@ def claim(queue: Queue, now_ms: int, *, jobs_max: int = 1, node: str = "n") -> C
     return claimed
 
 
-def seqs(claimed: Claimed) -> list[int]:
+def seqs(claimed: JobsClaimed) -> list[int]:
     return [lease.seq for lease in claimed.leases]
 
 
@@ -287,11 +287,11 @@ def test_only_what_must_survive_is_logged() -> None:
     buried = replace(claimed, dead=(1,))
     assert queue.to_log(buried) == replace(buried, leases=())
     assert queue.to_log(queue.decide_nack(Settle("n", (1,)), 0, 0)[0]) is None
-    assert queue.to_log(Acked("q", 0, (1,))) == Acked("q", 0, (1,))
+    assert queue.to_log(JobsAcked("q", 0, (1,))) == JobsAcked("q", 0, (1,))
     queue.topic.apply(queue.topic.decide_configure({"leases_durable": True}, 0))
     assert queue.to_log(claimed) == claimed
     assert queue.to_log(replace(claimed, leases=())) is None
-    assert queue.to_log(Acked("q", 0, ())) is None
+    assert queue.to_log(JobsAcked("q", 0, ())) is None
 
 
 def test_claims_that_were_not_logged_leave_their_jobs_claimable_behind_logged_ones() -> None:

@@ -6,10 +6,10 @@ import pytest
 
 from penstock.protocol.errors import BatchTooLarge, InvalidRequest, RecordTooLarge
 from penstock.protocol.limits import TopicLimits
-from penstock.protocol.values import check_text, check_topic_name, is_router_name, is_topic_name
+from penstock.protocol.values import check_router_name, check_text, check_topic_name, is_topic_name
 from penstock.topics.core.batch import check_batch
 from penstock.topics.core.record import (
-    Record,
+    RawRecord,
     Routed,
     depth_of,
     hops_of,
@@ -22,7 +22,7 @@ from penstock.topics.core.record import (
 LIMITS = TopicLimits()
 
 
-def check(records: list[Record], limits: TopicLimits = LIMITS) -> None:
+def check(records: list[RawRecord], limits: TopicLimits = LIMITS) -> None:
     check_batch(records, [size_of(record) for record in records], limits)
 
 
@@ -41,8 +41,9 @@ def test_any_other_name_is_refused_where_something_would_be_created(name: object
 
 
 def test_a_router_name_may_have_an_arrow() -> None:
-    assert is_router_name("a->b")
-    assert not is_router_name(">a")
+    assert check_router_name("a->b") == "a->b"
+    with pytest.raises(InvalidRequest):
+        check_router_name(">a")
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,13 @@ import pytest
 from penstock.protocol.config import TopicConfig
 from penstock.protocol.errors import Throttled, TopicExistsIncompatible, TopicNotFound
 from penstock.protocol.limits import TopicLimits
-from penstock.topics.core.batch import Batch, Write
+from penstock.topics.core.batch import Batch, WriteRequest
 from penstock.topics.core.entries import Appended
-from penstock.topics.core.partition import Change, Entry, Partition
+from penstock.topics.core.partition import DecidedChange, Entry, Partition
 from penstock.topics.core.record import make_record
 from penstock.topics.core.registry import EXPIRE_EVERY_MS, EXPIRE_TOPICS, Registry
 from penstock.topics.core.router import RouterConfig
-from penstock.topics.core.topic import Topic, Written
+from penstock.topics.core.topic import AppendResult, Topic
 
 
 class Node:
@@ -31,23 +31,23 @@ class Node:
     def of(self, topic: str) -> Partition:
         return self.left if topic.startswith("l") else self.right
 
-    def run(self, topic: str, change: Change | Written) -> list[Any]:
-        assert isinstance(change, Change)
+    def run(self, topic: str, change: DecidedChange | AppendResult) -> list[Any]:
+        assert isinstance(change, DecidedChange)
         partition = self.of(topic)
         partition.stage(change)
         self.logs[partition is self.right].extend(change.to_log)
         return partition.apply_all(change.entries)
 
-    def stage(self, topic: str, count: int = 1, **options: Any) -> Change:
+    def stage(self, topic: str, count: int = 1, **options: Any) -> DecidedChange:
         batch = Batch.of([make_record(b"1")] * count)
-        change = self.of(topic).decide_write(topic, Write(batch, **options), 0)
-        assert isinstance(change, Change)
+        change = self.of(topic).decide_write(topic, WriteRequest(batch, **options), 0)
+        assert isinstance(change, DecidedChange)
         self.of(topic).stage(change)
         return change
 
     def write(self, topic: str, count: int = 1, **options: Any) -> None:
         batch = Batch.of([make_record(b"1")] * count)
-        self.run(topic, self.of(topic).decide_write(topic, Write(batch, **options), 0))
+        self.run(topic, self.of(topic).decide_write(topic, WriteRequest(batch, **options), 0))
 
     def put_router(self, name: str, source: str, dest: str, **options: Any) -> None:
         config = RouterConfig(name, source, dest, **options)
@@ -251,18 +251,18 @@ def test_bytes_that_age_out_make_room_when_their_topic_is_looked_at() -> None:
     node.write("left", 2, config={"ttl_ms": 10})
     batch = Batch.of([make_record(b"1")])
     with pytest.raises(Throttled):
-        node.left.decide_write("left", Write(batch), 10)
-    assert isinstance(node.left.decide_write("left", Write(batch), 11), Change)
+        node.left.decide_write("left", WriteRequest(batch), 10)
+    assert isinstance(node.left.decide_write("left", WriteRequest(batch), 11), DecidedChange)
 
 
 def test_bytes_that_age_out_make_room_though_nobody_looks_at_their_topic() -> None:
     node = Node(total_bytes_max=3)
     node.write("left", 2, config={"ttl_ms": 10})
-    write = Write(Batch.of([make_record(b"1")] * 2))
+    write = WriteRequest(Batch.of([make_record(b"1")] * 2))
     with pytest.raises(Throttled):
         node.right.decide_write("right", write, 10)
     change = node.right.decide_write("right", write, 10 + EXPIRE_EVERY_MS)
-    assert isinstance(change, Change)
+    assert isinstance(change, DecidedChange)
     node.run("right", change)
     assert node.registry.size_bytes == 2
 
@@ -270,11 +270,11 @@ def test_bytes_that_age_out_make_room_though_nobody_looks_at_their_topic() -> No
 def test_a_full_node_looks_for_aged_records_once_a_second() -> None:
     node = Node(total_bytes_max=2)
     node.write("left", 2, config={"ttl_ms": 10})
-    write = Write(Batch.of([make_record(b"1")]))
+    write = WriteRequest(Batch.of([make_record(b"1")]))
     for now_ms in (5, 11, 4 + EXPIRE_EVERY_MS):
         with pytest.raises(Throttled):
             node.right.decide_write("right", write, now_ms)
-    assert isinstance(node.right.decide_write("right", write, 5 + EXPIRE_EVERY_MS), Change)
+    assert isinstance(node.right.decide_write("right", write, 5 + EXPIRE_EVERY_MS), DecidedChange)
 
 
 def test_a_total_counts_what_replay_brings_back_and_nothing_twice() -> None:

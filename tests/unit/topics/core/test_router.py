@@ -8,21 +8,19 @@ from typing import Any
 import pytest
 
 from penstock.protocol.errors import (
-    InvalidRequest,
     RouterCycle,
     RouterNotFound,
     Throttled,
     TopicExistsIncompatible,
 )
 from penstock.protocol.limits import TopicLimits
-from penstock.topics.core.entries import Feed
+from penstock.topics.core.entries import FeedMark
 from penstock.topics.core.router import (
     Router,
     RouterConfig,
-    RouterPut,
     RouterRemoved,
+    RouterStored,
     RouterTable,
-    parse_router,
 )
 
 
@@ -36,40 +34,7 @@ def table(*pairs: str, limits: TopicLimits | None = None) -> RouterTable:
 def put(routers: RouterTable, pair: str, **options: Any) -> bool:
     config = RouterConfig(pair, *pair.split(">"), **options)
     routers.check(config)
-    return routers.apply(RouterPut(config, 1, 10))
-
-
-def test_a_definition_is_completed_and_shown_without_create_dest() -> None:
-    config = parse_router("a>b", {"source": "a", "dest": "b", "filter": "x*", "create_dest": True})
-    assert config.echo() == {
-        "router": "a>b",
-        "source": "a",
-        "dest": "b",
-        "preserve_node": True,
-        "preserve_tag": True,
-        "filter": ["tag", "Glob", "x*"],
-        "allow_cycle": False,
-        "guarantee": "at_least_once",
-    }
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        {},
-        {"source": "a"},
-        {"source": "a", "dest": "a"},
-        {"source": "a", "dest": "no spaces"},
-        {"source": "a", "dest": "b", "filter": "a*b"},
-        {"source": "a", "dest": "b", "guarantee": "twice"},
-        {"source": "a", "dest": "b", "preserve_tag": "yes"},
-    ],
-)
-def test_a_wrong_definition_is_refused(body: dict[str, Any]) -> None:
-    with pytest.raises(InvalidRequest):
-        parse_router("r", body)
-    with pytest.raises(InvalidRequest):
-        parse_router("bad name", {"source": "a", "dest": "b"})
+    return routers.apply(RouterStored(config, 1, 10))
 
 
 class Counted(str):
@@ -88,7 +53,7 @@ class Counted(str):
 def test_a_chain_is_walked_in_time_that_grows_with_its_length() -> None:
     routers, names = RouterTable(), [Counted(f"t{number}") for number in range(501)]
     for source, dest in itertools.pairwise(names):
-        routers.apply(RouterPut(RouterConfig(f"{source}>{dest}", source, dest), 1, 0))
+        routers.apply(RouterStored(RouterConfig(f"{source}>{dest}", source, dest), 1, 0))
     Counted.compared = 0
     assert routers.check(RouterConfig("one more", names[-1], "elsewhere"))
     assert Counted.compared < 10 * len(names)
@@ -141,7 +106,7 @@ def test_a_router_keeps_its_ends() -> None:
 
 def test_putting_a_router_again_changes_it_and_keeps_its_place() -> None:
     routers = table("a>b")
-    routers.apply_feed(Feed("a>b", 1, 30), "b", forwarded=5)
+    routers.apply_feed(FeedMark("a>b", 1, 30), "b", forwarded=5)
     assert put(routers, "a>b", preserve_tag=False) is False
     router = routers.get("a>b")
     assert (router.source_seq, router.forwarded_total, router.config.preserve_tag) == (30, 5, False)
@@ -149,10 +114,10 @@ def test_putting_a_router_again_changes_it_and_keeps_its_place() -> None:
 
 def test_a_place_never_goes_back_and_belongs_to_one_life_of_the_source() -> None:
     routers = table("a>b")
-    routers.apply_feed(Feed("a>b", 1, 30), "b", forwarded=1)
-    routers.apply_feed(Feed("a>b", 1, 20), "b", forwarded=0)
-    routers.apply_feed(Feed("a>b", 2, 99), "b", forwarded=9)
-    routers.apply_feed(Feed("a>b", 1, 99), "other", forwarded=9)
+    routers.apply_feed(FeedMark("a>b", 1, 30), "b", forwarded=1)
+    routers.apply_feed(FeedMark("a>b", 1, 20), "b", forwarded=0)
+    routers.apply_feed(FeedMark("a>b", 2, 99), "b", forwarded=9)
+    routers.apply_feed(FeedMark("a>b", 1, 99), "other", forwarded=9)
     router = routers.get("a>b")
     assert (router.source_seq, router.forwarded_total) == (30, 1)
 
@@ -187,8 +152,8 @@ def test_routers_are_listed_by_name_and_by_either_end() -> None:
 def test_the_logs_of_two_destinations_may_be_replayed_in_any_order() -> None:
     old, new = RouterConfig("r", "a", "b"), RouterConfig("r", "x", "y")
     logs = [
-        [RouterPut(old, 1, 0), RouterRemoved("r", "b")],
-        [RouterPut(new, 2, 7)],
+        [RouterStored(old, 1, 0), RouterRemoved("r", "b")],
+        [RouterStored(new, 2, 7)],
     ]
     tables = []
     for order in (logs, logs[::-1]):

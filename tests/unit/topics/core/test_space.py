@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from penstock.commits.model import Commit, Read, Write
-from penstock.commits.sessions import Answer
+from penstock.commits.sessions import CommitAnswer
+from penstock.protocol.commits import Commit, CommitRead, CommitWrite
 from penstock.protocol.errors import (
     CommitConflict,
     IsASpace,
@@ -17,22 +17,22 @@ from penstock.protocol.errors import (
     TopicFull,
 )
 from penstock.protocol.limits import TopicLimits
-from penstock.topics.core.batch import Write as PlainWrite
+from penstock.topics.core.batch import WriteRequest as PlainWrite
 from penstock.topics.core.batch import parse_write
 from penstock.topics.core.codec import decode_entries, encode_entries
-from penstock.topics.core.entries import Committed, Created
-from penstock.topics.core.partition import Change, Partition
+from penstock.topics.core.entries import Created, SpaceCommitted
+from penstock.topics.core.partition import DecidedChange, Partition
 from penstock.topics.core.registry import Registry
 from penstock.topics.core.router import RouterConfig
 
 
 def commit(number: int, value: object = 1, session: str = "s", **fields: Any) -> Commit:
-    return Commit(session, number, (Write("e", set=value),), **fields)
+    return Commit(session, number, (CommitWrite("e", set=value),), **fields)
 
 
-def land(partition: Partition, wanted: Commit) -> Change:
+def land(partition: Partition, wanted: Commit) -> DecidedChange:
     decided = partition.decide_commit("home", wanted, 5)
-    assert isinstance(decided, Change)
+    assert isinstance(decided, DecidedChange)
     partition.stage(decided)
     return decided
 
@@ -45,12 +45,12 @@ def plain(*values: object) -> PlainWrite:
 def test_the_first_commit_makes_the_space_in_the_same_change() -> None:
     partition = Partition()
     change = land(partition, commit(1))
-    assert [type(entry) for entry in change.to_log] == [Created, Committed]
+    assert [type(entry) for entry in change.to_log] == [Created, SpaceCommitted]
     second = land(partition, commit(2))
-    assert [type(entry) for entry in second.to_log] == [Committed]
+    assert [type(entry) for entry in second.to_log] == [SpaceCommitted]
     assert "home" not in partition.topics
     answers = [*partition.apply_all(change.entries), *partition.apply_all(second.entries)]
-    seqs = [answer.seq for answer in answers if isinstance(answer, Answer)]
+    seqs = [answer.seq for answer in answers if isinstance(answer, CommitAnswer)]
     assert seqs == [1, 2]
     assert partition.topics["home"].config.type == "space"
 
@@ -70,7 +70,9 @@ def test_replay_of_what_was_logged_gives_the_same_partition() -> None:
 
 def test_a_space_that_was_decided_and_never_staged_leaves_no_trace() -> None:
     partition = Partition()
-    assert isinstance(partition.decide_commit("home", commit(1), 5), Change)  # and nobody stages it
+    assert isinstance(
+        partition.decide_commit("home", commit(1), 5), DecidedChange
+    )  # and nobody stages it
     change = partition.decide_config("home", {"type": "space", "cap_records": 3}, 5)
     partition.stage(change)
     partition.apply_all(change.entries)
@@ -92,7 +94,7 @@ def test_abandoned_commits_free_their_seqs_and_their_space() -> None:
     land(partition, commit(3))
     partition.abandon()
     last = land(partition, commit(2, "again"))
-    assert isinstance(last.entries[-1], Committed)
+    assert isinstance(last.entries[-1], SpaceCommitted)
     assert last.entries[-1].seq == 2
 
 
@@ -102,12 +104,12 @@ def test_plain_records_and_commits_are_kept_apart() -> None:
     with pytest.raises(IsASpace):
         partition.decide_write("home", plain(1), 5)
     change = partition.decide_write("log", plain(1), 5)
-    assert isinstance(change, Change)
+    assert isinstance(change, DecidedChange)
     partition.stage(change)
-    with pytest.raises(NotASpace, match="to be a log"):
+    with pytest.raises(NotASpace, match="is a log, not a space"):
         partition.decide_commit("log", commit(1), 5)
     partition.apply_all(change.entries)
-    with pytest.raises(NotASpace, match="to be a log"):
+    with pytest.raises(NotASpace, match="is a log, not a space"):
         partition.decide_commit("log", commit(1), 5)
     with pytest.raises(IsASpace):
         partition.decide_router(RouterConfig("r", "log", "home"), 5)
@@ -129,8 +131,8 @@ def test_caps_of_a_topic_hold_for_its_commits() -> None:
 
 def test_a_commit_that_is_too_large_as_a_record_is_refused() -> None:
     partition = Partition(Registry(TopicLimits(record_bytes_max=200)))
-    writes = tuple(Write(f"e{number}", set="x" * 50) for number in range(3))
-    with pytest.raises(RecordTooLarge, match="at most 200 bytes as a record, found"):
+    writes = tuple(CommitWrite(f"e{number}", set="x" * 50) for number in range(3))
+    with pytest.raises(RecordTooLarge, match="bytes as a record: at most 200"):
         partition.decide_commit("home", Commit("s", 1, writes), 5)
     assert not partition.topics
 
@@ -143,7 +145,7 @@ def test_a_rule_has_the_last_word() -> None:
         raise RefusedByRule(f"expected nobody in {space}, found {wanted.session}")
 
     with pytest.raises(CommitConflict):
-        partition.decide_commit("home", commit(2, reads=(Read("e", 0),)), 5, refuse)
+        partition.decide_commit("home", commit(2, reads=(CommitRead("e", 0),)), 5, refuse)
     with pytest.raises(RefusedByRule, match="nobody in home, found s"):
-        partition.decide_commit("home", commit(2, reads=(Read("e", 1),)), 5, refuse)
-    assert isinstance(partition.decide_commit("home", commit(1), 5, refuse), Answer)
+        partition.decide_commit("home", commit(2, reads=(CommitRead("e", 1),)), 5, refuse)
+    assert isinstance(partition.decide_commit("home", commit(1), 5, refuse), CommitAnswer)

@@ -10,23 +10,24 @@ from penstock.kernel.errors import Corrupt
 from penstock.protocol.config import TopicConfig
 from penstock.protocol.errors import InvalidRequest, RecordTooLarge, TopicFull
 from penstock.topics.core.batch import Batch
-from penstock.topics.core.entries import Advanced, Appended, Feed
+from penstock.topics.core.entries import Advanced, Appended, FeedMark
 from penstock.topics.core.predicate import parse_predicate
 from penstock.topics.core.record import make_record
-from penstock.topics.core.topic import Floors, Topic, Written
+from penstock.topics.core.topic import AppendResult, Topic
+from penstock.topics.core.topic_state import Floors
 
 
 def make_topic(**config: Any) -> Topic:
     return Topic("t", TopicConfig(**config), epoch=1, now_ms=0)
 
 
-def write(topic: Topic, *data: bytes, now_ms: int = 0, key: str | None = None) -> Written:
+def write(topic: Topic, *data: bytes, now_ms: int = 0, key: str | None = None) -> AppendResult:
     records = [make_record(each, tag=each.decode()) for each in data]
     entry = topic.decide_append(Batch.of(records), now_ms, key=key)
-    if isinstance(entry, Written):
+    if isinstance(entry, AppendResult):
         return entry
     written = topic.apply(entry)
-    assert isinstance(written, Written)
+    assert isinstance(written, AppendResult)
     return written
 
 
@@ -47,8 +48,8 @@ def delete(topic: Topic, before_seq: int | None = None, match: str | None = None
 
 def test_a_batch_gets_a_contiguous_block_from_one_on() -> None:
     topic = make_topic()
-    assert write(topic, b"1", b"2") == Written(1, 2, 2, 2)
-    assert write(topic, b"3", b"4", b"5") == Written(3, 5, 3, 5)
+    assert write(topic, b"1", b"2") == AppendResult(1, 2, 2, 2)
+    assert write(topic, b"3", b"4", b"5") == AppendResult(3, 5, 3, 5)
     assert (topic.count, topic.size_bytes, topic.earliest_seq, topic.next_seq) == (5, 5, 1, 6)
 
 
@@ -133,7 +134,7 @@ def test_what_did_not_reach_the_log_leaves_no_gap() -> None:
     assert isinstance(entry, Appended)
     topic.stage(entry)
     topic.abandon()
-    assert write(topic, b"1", key="k") == Written(1, 1, 1, 1)
+    assert write(topic, b"1", key="k") == AppendResult(1, 1, 1, 1)
 
 
 def test_an_entry_out_of_place_stops_the_topic() -> None:
@@ -197,7 +198,7 @@ def test_a_capped_topic_keeps_no_slots_of_what_has_left() -> None:
     topic = make_topic(cap_records=10)
     for _ in range(1_000):
         write(topic, b"1", b"2", b"3")
-    assert len(topic._row._items) == len(topic._row._times) <= 30
+    assert len(topic.row._items) == len(topic.row._times) <= 30
 
 
 def test_a_new_cap_acts_at_once() -> None:
@@ -275,7 +276,7 @@ def test_a_restored_topic_is_the_one_the_snapshot_was_taken_of() -> None:
     restored = Topic.restored(topic.state())
     assert restored.state() == topic.state()
     assert (restored.count, restored.size_bytes) == (topic.count, topic.size_bytes)
-    assert write(restored, b"9", key="k", now_ms=8) == Written(1, 5, 5, 5, deduped=True)
+    assert write(restored, b"9", key="k", now_ms=8) == AppendResult(1, 5, 5, 5, deduped=True)
     assert write(restored, b"9").first_seq == 6
 
 
@@ -386,10 +387,10 @@ def test_a_write_that_did_not_reach_the_log_leaves_no_trace() -> None:
     entry = topic.decide_append(batch_of(b"2", b"3"), 0, key="b")
     assert isinstance(entry, Appended)
     topic.stage(entry)
-    assert topic.has_pending
+    assert topic.next_seq == 4
     assert topic.state() == before
     topic.abandon()
-    assert (topic.state(), topic.has_pending, topic.next_seq) == (before, False, 2)
+    assert (topic.state(), topic.next_seq) == (before, 2)
     assert write(topic, b"2", b"3").first_seq == 2
 
 
@@ -435,7 +436,7 @@ def test_a_rejecting_cap_that_is_lowered_refuses_until_there_is_room() -> None:
 def test_a_record_behind_a_hole_leaves_by_its_own_age_though_time_was_seen_to_pass_before() -> None:
     topic = make_topic(ttl_ms=10)
     write(topic, b"1", now_ms=5)
-    entry = topic.decide_feed(Feed("r", 1, 9, trimmed=4), batch_of(b"2"), 5)
+    entry = topic.decide_feed(FeedMark("r", 1, 9, trimmed=4), batch_of(b"2"), 5)
     assert entry is not None
     topic.stage(entry)
     topic.expire(9)  # somebody reads while it is on its way

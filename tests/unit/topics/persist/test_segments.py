@@ -12,28 +12,34 @@ import pytest
 from penstock.kernel.errors import Corrupt, Rejected
 from penstock.protocol.config import TopicConfig
 from penstock.topics.core.batch import Batch
-from penstock.topics.core.blocks import Block, NotLoaded, Run, Tags
+from penstock.topics.core.cold_row import ColdBlock, NotLoaded, SlotRun, Tags
 from penstock.topics.core.entries import Appended
-from penstock.topics.core.record import Record, Routed, make_record
+from penstock.topics.core.record import RawRecord, Routed, make_record
 from penstock.topics.core.record_row import RecordRow
 from penstock.topics.core.topic import Topic
-from penstock.topics.persist.sealing import SealOptions, segments_to_seal
-from penstock.topics.persist.segments import SegmentHead, SegmentWriter, read_block, read_segment
+from penstock.topics.persist.segments import (
+    SealOptions,
+    SegmentHead,
+    SegmentWriter,
+    read_block,
+    read_segment,
+    segments_to_seal,
+)
 
 HEAD = SegmentHead(7, "t", 3)
 
 
-def run_of(first_seq: int, *records: Record | None) -> Run:
+def run_of(first_seq: int, *records: RawRecord | None) -> SlotRun:
     times = array("q", range(first_seq, first_seq + len(records)))
     sizes = array("Q", [0 if record is None else len(record.data) for record in records])
-    return Run(first_seq, times, sizes, list(records))
+    return SlotRun(first_seq, times, sizes, list(records))
 
 
-def numbered(first: int, count: int) -> list[Record]:
+def numbered(first: int, count: int) -> list[RawRecord]:
     return [make_record(b"%d" % n, tag=f"t{n % 2}" if n % 3 else None) for n in range(count)]
 
 
-def segment_of(*runs: Run) -> tuple[bytes, list[Block]]:
+def segment_of(*runs: SlotRun) -> tuple[bytes, list[ColdBlock]]:
     writer = SegmentWriter("file", HEAD)
     data = [writer.start(), *(writer.block(run) for run in runs), writer.end()]
     return b"".join(data), writer.blocks
@@ -43,7 +49,7 @@ def reader(data: bytes) -> Callable[[int, int], bytes]:
     return lambda count, offset: data[offset : offset + count]
 
 
-def read_all(data: bytes) -> list[Run]:
+def read_all(data: bytes) -> list[SlotRun]:
     _, places = read_segment("file", reader(data), len(data))
     return [read_block("file", reader(data), place.offset) for place in places]
 
@@ -125,17 +131,17 @@ def test_what_needs_no_record_loads_none() -> None:
     assert slots.earliest_seq == 4
     assert slots.count == 5
     slots.drop_through(9)
-    assert (slots.cold_count, slots.blocks) == (0, [])
+    assert (slots.cold_count, slots.cold.blocks) == (0, [])
     assert [slot.seq for slot in slots.live(0, 10)] == [10]
 
 
 def test_a_file_is_needed_while_one_of_its_records_is_left() -> None:
     slots, _ = sealed_slots()
-    assert slots.files() == {"file"}
+    assert slots.cold.files() == {"file"}
     slots.drop_through(6)
-    assert slots.files() == {"file"}
+    assert slots.cold.files() == {"file"}
     slots.remove(7)
-    assert slots.files() == set()
+    assert slots.cold.files() == set()
 
 
 def test_blocks_that_were_lost_before_they_were_sealed_are_passed_over() -> None:
@@ -144,10 +150,10 @@ def test_blocks_that_were_lost_before_they_were_sealed_are_passed_over() -> None
     _, blocks = segment_of(*slots.runs(0, 8, 2))
     slots.drop_through(5)
     assert slots.seal(blocks) > 0
-    assert slots.blocks[0].first_seq <= 6
+    assert slots.cold.blocks[0].first_seq <= 6
     assert slots.cold_count == 9 - slots.base_seq
     assert slots.seal(blocks) == 0
-    assert slots.seal([Block("file", 0, 0, first_seq=50, last_seq=60)]) == 0
+    assert slots.seal([ColdBlock("file", 0, 0, first_seq=50, last_seq=60)]) == 0
     assert [seq for seq in range(12) if slots.has(seq)] == [6, 7, 8, 9, 10]
 
 
@@ -210,5 +216,5 @@ def test_records_that_only_memory_has_are_not_sealed() -> None:
 
 @pytest.mark.parametrize("wrong", [{"segment_records_max": 0}, {"hot_segments": -1}])
 def test_wrong_sizes_are_refused(wrong: dict[str, int]) -> None:
-    with pytest.raises(Rejected, match="expected"):
+    with pytest.raises(Rejected, match="must"):
         SealOptions(**wrong)

@@ -10,12 +10,13 @@ import pytest
 
 from penstock.kernel.errors import Corrupt
 from penstock.protocol.config import TopicConfig
-from penstock.topics.core.batch import Batch, Write
+from penstock.topics.core.batch import Batch, WriteRequest
 from penstock.topics.core.leases import ClaimRequest
-from penstock.topics.core.partition import Change, Partition
+from penstock.topics.core.partition import DecidedChange, Partition
 from penstock.topics.core.read import find_tombstone
 from penstock.topics.core.record import make_record
-from penstock.topics.core.topic import Floors, Written
+from penstock.topics.core.topic import AppendResult
+from penstock.topics.core.topic_state import Floors
 from penstock.topics.persist.snapshot import (
     KeptBlock,
     KeptEnd,
@@ -32,8 +33,8 @@ from penstock.topics.persist.snapshot import (
 HEADER = SnapshotHeader(4, 99)
 
 
-def committed(partition: Partition, change: Change | Written) -> None:
-    assert isinstance(change, Change)
+def committed(partition: Partition, change: DecidedChange | AppendResult) -> None:
+    assert isinstance(change, DecidedChange)
     partition.stage(change)
     partition.apply_all(change.entries)
 
@@ -43,7 +44,7 @@ def filled(records: int = 10, topics: int = 2) -> Partition:
     committed(partition, partition.decide_config("q", {"type": "queue"}, 1))
     for name in ("q", *(f"t{number}" for number in range(topics))):
         batch = Batch.of([make_record(b"%d" % number) for number in range(records)])
-        committed(partition, partition.decide_write(name, Write(batch, "key"), 5))
+        committed(partition, partition.decide_write(name, WriteRequest(batch, "key"), 5))
     return partition
 
 
@@ -103,7 +104,7 @@ def test_a_queue_with_very_many_leases_comes_back() -> None:
     queue = partition.queue("q")
     for start in range(0, 5_000, 1_000):
         claimed = queue.decide_claim([ClaimRequest("n", 1_000)], 10, start)
-        committed(partition, Change((claimed,), ()))
+        committed(partition, DecidedChange((claimed,), ()))
     again = restored(encoded(partition))
     assert again.queue("q").state() == queue.state()
     assert again.queue("q").counts(10) == queue.counts(10)
@@ -113,7 +114,7 @@ def test_a_queue_with_very_many_leases_comes_back() -> None:
 def test_leases_on_jobs_that_had_left_are_forgotten_after_a_restart() -> None:
     partition = filled(10, 0)
     claimed = partition.queue("q").decide_claim([ClaimRequest("n", 4, 10**6)], 10, 0)
-    committed(partition, Change((claimed,), ()))
+    committed(partition, DecidedChange((claimed,), ()))
     committed(partition, partition.decide_delete("q", 11, before_seq=3))
     again = restored(encoded(partition))
     assert again.queue("q").counts(12) == (6, 2, 0)
@@ -136,7 +137,7 @@ def test_a_snapshot_that_was_cut_short_is_refused(kept: int) -> None:
 
 
 def test_records_before_their_topic_are_refused() -> None:
-    with pytest.raises(Corrupt, match="expected a topic before"):
+    with pytest.raises(Corrupt, match="before the topic itself"):
         Restoring(Partition()).take([KeptRecords(b"", b"", b"")])
 
 

@@ -13,12 +13,11 @@ from typing import Final
 
 import numpy as np
 
-from penstock.log.store import Bounds, Closed, HardState
+from penstock.log.store import Bounds, HardState, StoreClosed
 from penstock.log.stores import rules
 from penstock.log.stores.segment import format as fmt
-from penstock.log.stores.segment.bulk import positions_of, rows_of, runs
 from penstock.log.stores.segment.files import Segment
-from penstock.log.stores.segment.index import PartitionIndex
+from penstock.log.stores.segment.index import PartitionIndex, positions_of, rows_of, runs
 
 NO_PARTITION: Final = PartitionIndex()
 _NOTED_MAX: Final = 16_384
@@ -26,7 +25,7 @@ _BULK_MIN: Final = 2_048
 _NOTED_GROUPS_MAX: Final = 4_096
 
 
-class Catalog:
+class SegmentCatalog:
     """`lock` is held briefly and never over IO. Only the writer uses `lasts`."""
 
     def __init__(self) -> None:
@@ -34,7 +33,7 @@ class Catalog:
         self.segments: dict[int, Segment] = {}
         self.lasts: dict[int, int] = {}
         self.garbage = False
-        self._closed: Closed | None = None
+        self._closed: StoreClosed | None = None
         self._partitions: dict[int, PartitionIndex] = {}
         self._noted: list[tuple[int, bytes]] = []
         self._noted_records = 0
@@ -112,7 +111,7 @@ class Catalog:
                     found.append((number, index, state.term_at(index), *place))
         return found
 
-    def close(self, reason: Closed) -> None:
+    def close(self, reason: StoreClosed) -> None:
         """Refuse every lookup from now on, and release the files."""
         with self.lock:
             self._settle()

@@ -1,12 +1,16 @@
-"""The segment files of a store: created ahead of need, removed oldest first."""
+"""The segment files of a store: created ahead of need, read, removed oldest first."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Executor, Future
 
+from crc32c import crc32c
+
+from penstock.kernel.errors import Unavailable
 from penstock.log.disk import Disk, DiskFile
+from penstock.log.store import Damaged
 from penstock.log.stores.segment import format as fmt
 
 
@@ -117,3 +121,43 @@ def write_all(file: DiskFile, data: bytes, offset: int = 0) -> None:
     done = file.pwrite(data, offset)
     while done < len(data):
         done += file.pwrite(memoryview(data)[done:], offset + done)
+
+
+def read_payloads(
+    segments: Mapping[int, Segment], positions: list[int], metas: list[int]
+) -> list[bytes]:
+    """Read payloads and verify their checksums; adjacent ones with one call."""
+    payloads: list[bytes] = []
+    at = 0
+    while at < len(positions):
+        end, stop = positions[at], at
+        while stop < len(positions) and positions[stop] == end:
+            end += metas[stop] & fmt.LENGTH_MASK
+            stop += 1
+        segment = segments[positions[at] >> fmt.POSITION_SHIFT]
+        data = _pread(segment, positions[at], end - positions[at])
+        for position, meta in zip(positions[at:stop], metas[at:stop], strict=True):
+            start = position - positions[at]
+            payload = data[start : start + (meta & fmt.LENGTH_MASK)]
+            _check_payload(segment, position, meta, payload)
+            payloads.append(payload)
+        at = stop
+    return payloads
+
+
+def _pread(segment: Segment, position: int, count: int) -> bytes:
+    try:
+        return segment.file.pread(count, position & fmt.OFFSET_MASK)
+    except OSError as error:
+        raise Unavailable(f"cannot read {segment.name}: {error}", file=segment.name) from error
+
+
+def _check_payload(segment: Segment, position: int, meta: int, payload: bytes) -> None:
+    if len(payload) != meta & fmt.LENGTH_MASK or crc32c(payload) != meta >> 32:
+        offset = position & fmt.OFFSET_MASK
+        raise Damaged(
+            f"{segment.name} at offset {offset}: expected {meta & fmt.LENGTH_MASK} bytes with "
+            f"checksum {meta >> 32:#010x}, found {len(payload)} with {crc32c(payload):#010x}",
+            file=segment.name,
+            offset=offset,
+        )

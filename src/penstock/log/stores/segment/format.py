@@ -19,7 +19,7 @@ store's random id, so bytes of another store never look valid.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 from crc32c import crc32c
@@ -123,15 +123,15 @@ def check_allocated(name: str, data: bytes | bytearray | memoryview) -> None:
         return
     if crc != crc32c(_ALLOCATED.pack(size_bytes, 0)[:-4]):
         raise Damaged(
-            f"{name} at offset {SEGMENT_HEADER.size}: expected the size it was made with, "
-            "found a checksum that does not match",
+            f"{name} at offset {SEGMENT_HEADER.size} is damaged: the checksum of the segment's "
+            "size does not match",
             file=name,
             offset=SEGMENT_HEADER.size,
         )
     if len(data) < size_bytes:
         raise Damaged(
-            f"{name} at offset {len(data)}: expected the file to have the {size_bytes} bytes it "
-            "was made with, found it cut short",
+            f"{name} at offset {len(data)}: the file was cut short; it was made with {size_bytes} "
+            "bytes",
             file=name,
             offset=len(data),
         )
@@ -141,7 +141,7 @@ def check_segment_header(name: str, data: bytes | bytearray | memoryview) -> byt
     """The store id in a segment's header; raises if the header is invalid."""
     if len(data) < SEGMENT_HEADER_BYTES:
         raise Damaged(
-            f"{name}: expected at least {SEGMENT_HEADER_BYTES} bytes, found {len(data)}",
+            f"{name} has {len(data)} bytes, less than the {SEGMENT_HEADER_BYTES} of a header",
             file=name,
             offset=0,
         )
@@ -177,7 +177,27 @@ def check_segment_header(name: str, data: bytes | bytearray | memoryview) -> byt
     return bytes(store_id)
 
 
-class Chain:
+def find_heads(data: memoryview, start: int) -> Iterator[tuple[int, BlockHead]]:
+    """Everything from `start` on that may be the header of a block, with its offset.
+
+    For damaged segments: a whole block is found at any offset.
+    """
+    text = bytes(data)  # a view cannot be searched
+    at = text.find(BLOCK_MAGIC, start)
+    while at >= 0:
+        offset = at - 4
+        if offset >= start and offset + BLOCK_HEADER_BYTES <= len(data):
+            yield offset, BlockHead(*BLOCK_HEADER.unpack_from(data, offset))
+        at = text.find(BLOCK_MAGIC, at + 1)
+
+
+def is_whole(data: memoryview, offset: int, head: BlockHead, seed: int) -> bool:
+    """Whether the block at an offset is there to its end, with the right checksum."""
+    end = offset + BLOCK_HEADER_BYTES + head.body_bytes
+    return end <= len(data) and crc32c(data[offset + 4 : end], seed) == head.crc
+
+
+class BlockChain:
     """The end of the chain of blocks, which the next block's header must continue.
 
     Each block contains the checksum of the previous one, so a block left over from an earlier,

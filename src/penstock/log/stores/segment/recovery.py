@@ -23,8 +23,14 @@ from crc32c import crc32c
 
 from penstock.log.store import Damaged, UnknownFormat
 from penstock.log.stores.segment import format as fmt
-from penstock.log.stores.segment.bulk import Rows, Run, positions_of, rows_of, runs
-from penstock.log.stores.segment.index import PartitionIndex
+from penstock.log.stores.segment.index import (
+    PartitionIndex,
+    RecordRun,
+    Rows,
+    positions_of,
+    rows_of,
+    runs,
+)
 
 _UNPACK = fmt.BLOCK_HEADER.unpack_from
 _HEAD: Final = fmt.BLOCK_HEADER_BYTES
@@ -42,7 +48,7 @@ class Cut:
 
 
 @dataclass(slots=True)
-class Report:
+class RecoveryReport:
     """The result of recovery, for people and for `status`."""
 
     segments: int = 0
@@ -72,9 +78,9 @@ class Fold:
         self._unproven: dict[int, Damaged] = {}  # by the gap that may have contained its entries
         self._isolates = isolates
         self._gap: Damaged | None = None  # the last one
-        self.report = Report()
+        self.report = RecoveryReport()
         self.store_id: bytes | None = None
-        self.chain = fmt.Chain(0)
+        self.chain = fmt.BlockChain(0)
         self.tail: _Tail | None = None
         self.sealed = False
         self.unused: list[tuple[int, str]] = []
@@ -148,7 +154,7 @@ class Fold:
         previous = self.unused[-1][0] if self.unused else self.tail.number if self.tail else None
         if previous is not None and number != previous + 1:
             raise Damaged(
-                f"expected {fmt.segment_name(previous + 1)} after segment {previous}, found {name}",
+                f"{fmt.segment_name(previous + 1)} is missing: {name} follows segment {previous}",
                 file=fmt.segment_name(previous + 1),
                 offset=0,
             )
@@ -182,9 +188,9 @@ class Fold:
         if witness is not None:
             offset, sequence = witness
             damage = Damaged(
-                f"{suspect.file} at offset {suspect.offset}: expected block {suspect.sequence}, "
-                f"which block {sequence} in {name} at {offset} says was synced, "
-                f"found {suspect.found}",
+                f"{suspect.file} at offset {suspect.offset} is damaged: block {suspect.sequence} "
+                f"was synced, as block {sequence} in {name} at {offset} says; instead there is "
+                f"{suspect.found}",
                 file=suspect.file,
                 offset=suspect.offset,
                 sequence=suspect.sequence,
@@ -332,7 +338,7 @@ class Fold:
                     f"{(*found, known.term, known.vote)}",
                 )
 
-    def _apply(self, name: str, run: Run) -> None:
+    def _apply(self, name: str, run: RecordRun) -> None:
         if (self.damaged or self._gap is not None) and self._is_lost_at(run):
             return
         state = self.partitions.get(run.partition)
@@ -352,7 +358,7 @@ class Fold:
         else:
             self._apply_one(name, run.partition, state, (run.kind, run.first, run.term))
 
-    def _is_lost_at(self, run: Run) -> bool:
+    def _is_lost_at(self, run: RecordRun) -> bool:
         """Whether records after a gap belong to a partition that lost some in it."""
         if run.partition in self.damaged:
             return True
@@ -406,7 +412,7 @@ class Fold:
         if len(live) and not live.all():
             missing = state.boundary_index + 1 + int(np.flatnonzero(live == 0)[0])
             raise Damaged(
-                f"partition {partition}: expected entry {missing} in a segment, found it in none",
+                f"partition {partition}: entry {missing} is in no segment",
                 partition=partition,
                 index=missing,
             )
@@ -432,7 +438,7 @@ class _Walk:
 
     def __init__(
         self,
-        chain: fmt.Chain,
+        chain: fmt.BlockChain,
         name: str,
         data: memoryview,
         *,
@@ -455,7 +461,7 @@ class _Walk:
         """The number of blocks."""
         return len(self.starts)
 
-    def _run(self, chain: fmt.Chain, view: memoryview, first: bool) -> None:
+    def _run(self, chain: fmt.BlockChain, view: memoryview, first: bool) -> None:
         offset, size, seed = self.end, len(view), chain.seed
         expected, previous, synced = chain.sequence + 1, chain.crc, chain.synced_upto
         last_kind = 0
@@ -522,17 +528,10 @@ def _describe(magic: bytes, sequence: int, expected: int) -> str:
 
 def _witness(data: memoryview, start: int, seed: int, sequence: int) -> tuple[int, int] | None:
     """A whole block at or after `start`, at any offset, that proves `sequence` was synced."""
-    text = bytes(data)  # only after a crash: a view cannot be searched
-    at = text.find(fmt.BLOCK_MAGIC, start)
-    while at >= 0:
-        offset = at - 4
-        if offset >= start and offset + _HEAD <= len(data):
-            head = fmt.BlockHead(*_UNPACK(data, offset))
-            end = offset + _HEAD + head.body_bytes
-            speaks = sequence <= head.synced_upto < head.sequence and end <= len(data)
-            if speaks and crc32c(data[offset + 4 : end], seed) == head.crc:
-                return offset, head.sequence
-        at = text.find(fmt.BLOCK_MAGIC, at + 1)
+    for offset, head in fmt.find_heads(data, start):
+        speaks = sequence <= head.synced_upto < head.sequence
+        if speaks and fmt.is_whole(data, offset, head, seed):
+            return offset, head.sequence
     return None
 
 
@@ -540,17 +539,9 @@ def _next_whole(
     data: memoryview, start: int, seed: int, sequence: int
 ) -> tuple[int, fmt.BlockHead]:
     """The first whole block at or after `start` that comes after `sequence`. There must be one."""
-    text = bytes(data)
-    at = text.find(fmt.BLOCK_MAGIC, start)
-    while at >= 0:
-        offset = at - 4
-        if offset >= start and offset + _HEAD <= len(data):
-            head = fmt.BlockHead(*_UNPACK(data, offset))
-            end = offset + _HEAD + head.body_bytes
-            follows = sequence < head.sequence and end <= len(data)
-            if follows and crc32c(data[offset + 4 : end], seed) == head.crc:
-                return offset, head
-        at = text.find(fmt.BLOCK_MAGIC, at + 1)
+    for offset, head in fmt.find_heads(data, start):
+        if sequence < head.sequence and fmt.is_whole(data, offset, head, seed):
+            return offset, head
     raise AssertionError("the witness of the damage is a whole block itself")
 
 

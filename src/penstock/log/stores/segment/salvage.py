@@ -6,7 +6,6 @@ block, entries with valid checksums are taken. No IO.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -65,7 +64,9 @@ class LogSalvage:
                 self.damage.append(LogDamage(name, error.detail.get("offset", 0), error.message))
                 self.is_cut = self.is_cut or check is fmt.check_allocated or not len(data)
         end = min(fmt.SEGMENT_HEADER_BYTES, len(data))
-        for offset, head in self._blocks(data):
+        for offset, head in fmt.find_heads(data, fmt.SEGMENT_HEADER_BYTES):
+            if not _may_be(head, len(data) - offset - _HEAD):
+                continue
             if offset < end or head.sequence <= self._sequence:
                 continue  # inside another block, or left over from a failed write
             if self._sequence and head.sequence > self._sequence + 1:
@@ -74,30 +75,10 @@ class LogSalvage:
             end = self._take(name, data, offset, head)
             self._sequence = head.sequence
 
-    def _blocks(self, data: memoryview) -> Iterator[tuple[int, fmt.BlockHead]]:
-        """Everything that may be a block, with its offset."""
-        text = bytes(data)
-        at = text.find(fmt.BLOCK_MAGIC, fmt.SEGMENT_HEADER_BYTES)
-        while at >= 0:
-            offset = at - 4
-            if offset + _HEAD <= len(data):
-                head = fmt.BlockHead(*fmt.BLOCK_HEADER.unpack_from(data, offset))
-                if self._may_be(head, len(data) - offset - _HEAD):
-                    yield offset, head
-            at = text.find(fmt.BLOCK_MAGIC, at + 1)
-
-    def _may_be(self, head: fmt.BlockHead, room: int) -> bool:
-        return (
-            head.version in fmt.READABLE
-            and head.kind in _BLOCK_KINDS
-            and 0 < head.records * fmt.RECORD_BYTES <= head.body_bytes <= room
-            and head.synced_upto < head.sequence
-        )
-
     def _take(self, name: str, data: memoryview, offset: int, head: fmt.BlockHead) -> int:
         """Take the intact records of a block; return where it ends."""
         end = offset + _HEAD + head.body_bytes
-        whole = self._seed is not None and crc32c(data[offset + 4 : end], self._seed) == head.crc
+        whole = self._seed is not None and fmt.is_whole(data, offset, head, self._seed)
         at = offset + _HEAD
         table = end - head.records * fmt.RECORD_BYTES
         for place in range(table, end, fmt.RECORD_BYTES):
@@ -118,6 +99,16 @@ class LogSalvage:
             elif whole:
                 _bound(log, kind, index, meta)
         return end
+
+
+def _may_be(head: fmt.BlockHead, room: int) -> bool:
+    """Whether this may be the header of a block with at most `room` bytes after it."""
+    return (
+        head.version in fmt.READABLE
+        and head.kind in _BLOCK_KINDS
+        and 0 < head.records * fmt.RECORD_BYTES <= head.body_bytes <= room
+        and head.synced_upto < head.sequence
+    )
 
 
 def _bound(log: PartitionLog, kind: int, index: int, meta: int) -> None:

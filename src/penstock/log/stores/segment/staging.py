@@ -22,7 +22,7 @@ from penstock.log.store import (
 )
 from penstock.log.stores import rules
 from penstock.log.stores.segment import format as fmt
-from penstock.log.stores.segment.catalog import Catalog
+from penstock.log.stores.segment.catalog import SegmentCatalog
 
 _PACK_ENTRY: Final = fmt.ENTRY_ROW.pack
 _ENTRY: Final = fmt.ENTRY
@@ -65,7 +65,7 @@ class Staged(Sequence[Operation]):
         self.body = b"".join(self.payloads)
         if len(self.body) > fmt.BLOCK_BYTES_MAX:
             raise Rejected(
-                f"expected a group of at most {fmt.BLOCK_BYTES_MAX} bytes, found {len(self.body)}"
+                f"a group of {len(self.body)} bytes is over the limit of {fmt.BLOCK_BYTES_MAX}"
             )
 
 
@@ -79,7 +79,7 @@ class Refused(Exception):
         if isinstance(cause, PenstockError):
             self.error = cause
             return
-        self.error = Rejected(f"expected an operation that can be written, found {cause}")
+        self.error = Rejected(f"the operation cannot be encoded: {cause}")
         try:
             rules.admit(op, *stand)
         except PenstockError as error:
@@ -88,21 +88,21 @@ class Refused(Exception):
             return  # not a violation of the rules
 
 
-class TooLarge(Exception):
+class GroupTooLarge(Exception):
     """A group has more bytes than the caller allows."""
 
 
 def stage(
-    group: Sequence[Operation], catalog: Catalog, bytes_max: int = fmt.BLOCK_BYTES_MAX
+    group: Sequence[Operation], catalog: SegmentCatalog, bytes_max: int = fmt.BLOCK_BYTES_MAX
 ) -> Staged:
-    """Stage a group without partitions that have invalid operations, or raise `TooLarge`."""
+    """Stage a group without partitions that have invalid operations, or raise `GroupTooLarge`."""
     failed: dict[int, Exception] = {}
     wanted = group
     while True:
         try:
             staged = _stage(wanted, catalog)
             if bytes_max < fmt.BLOCK_BYTES_MAX and sum(map(len, staged.payloads)) > bytes_max:
-                raise TooLarge
+                raise GroupTooLarge
             staged.joined()
         except Refused as refused:
             failed[refused.partition] = refused.error
@@ -116,7 +116,7 @@ def stage(
         return staged
 
 
-def _stage(group: Sequence[Operation], catalog: Catalog) -> Staged:
+def _stage(group: Sequence[Operation], catalog: SegmentCatalog) -> Staged:
     # Groups of only appends are processed column by column, without a Python loop: two thirds of
     # the time, but three times as long for a single append. Anything unusual goes to the loop
     # below.
@@ -126,7 +126,7 @@ def _stage(group: Sequence[Operation], catalog: Catalog) -> Staged:
     return staged or _stage_each(group, catalog)
 
 
-def _stage_appends(group: Sequence[Any], catalog: Catalog) -> Staged | None:
+def _stage_appends(group: Sequence[Any], catalog: SegmentCatalog) -> Staged | None:
     partitions, batches = zip(*group, strict=True)
     counts = list(map(len, batches))
     befores = list(map(catalog.lasts.get, partitions, repeat(0)))
@@ -153,7 +153,7 @@ def _stage_appends(group: Sequence[Any], catalog: Catalog) -> Staged | None:
     return staged
 
 
-def _stage_each(group: Sequence[Operation], catalog: Catalog) -> Staged:
+def _stage_each(group: Sequence[Operation], catalog: SegmentCatalog) -> Staged:
     staged = Staged(group)
     lasts = staged.lasts
     op: Any = None
@@ -180,7 +180,7 @@ def _stage_append(op: Append, last: int, staged: Staged) -> int:
     return last + len(entries)
 
 
-def _stage_other(op: Operation, catalog: Catalog, staged: Staged) -> None:
+def _stage_other(op: Operation, catalog: SegmentCatalog, staged: Staged) -> None:
     partition = op.partition
     boundary, last = _stand(partition, catalog, staged)
     moved = rules.admit(op, boundary, last)
@@ -200,13 +200,13 @@ def _stage_other(op: Operation, catalog: Catalog, staged: Staged) -> None:
         case InstallBoundary(_, index, term):
             row = (index, term, 0, partition, fmt.BOUNDARY)
         case _:
-            raise Rejected(f"expected an operation, found {op!r}")
+            raise Rejected(f"not an operation of a log: {op!r}")
     staged.rows.append(fmt.RECORD.pack(*row))
     staged.boundaries[partition], staged.lasts[partition] = moved
     staged.mixed = True
 
 
-def _stand(partition: int, catalog: Catalog, staged: Staged) -> tuple[int, int]:
+def _stand(partition: int, catalog: SegmentCatalog, staged: Staged) -> tuple[int, int]:
     """Boundary and last index of a partition at this point of the group."""
     boundary = staged.boundaries.get(partition)
     last = staged.lasts.get(partition)
@@ -216,7 +216,7 @@ def _stand(partition: int, catalog: Catalog, staged: Staged) -> tuple[int, int]:
     )
 
 
-def _compacted_term(compact: Compact, catalog: Catalog, staged: Staged) -> int:
+def _compacted_term(compact: Compact, catalog: SegmentCatalog, staged: Staged) -> int:
     """The term of the last compacted entry, which may be part of the same group."""
     term: int | None = None
     for op in staged.group:

@@ -1,0 +1,287 @@
+"""What changed of an input since the contents were made, as weighted rows, and the rows before.
+
+A lake table's changes come from its snapshots, whoever wrote them; a topic's from its range of
+seqs. Few changed rows are read here and handed to Spark with the query; many are read by Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from penstock.kernel.errors import Gone, Rejected
+from penstock.lake.catalog import Catalog
+from penstock.lake.changes import parse
+from penstock.lake.columns import Column
+from penstock.lake.feed import WEIGHT_COLUMN, FeedFile, FeedLost, read_feed
+from penstock.lake.model import TableInfo, TableVersion
+from penstock.lake.reader import Reader
+from penstock.lake.row_index import RowIndex
+from penstock.lake.scan import ChangeRange, read_rows
+from penstock.lake.selection import FileRows
+from penstock.lake.storage import Storage
+from penstock.spark.delta.by_tasks import fed_frame
+from penstock.spark.delta.errors import MustBeFull
+from penstock.spark.delta.limits import DeltaLimits
+from penstock.spark.delta.weighted import consolidated, weighted
+from penstock.spark.lake.reading import read_deleted, read_inserted, read_table
+from penstock.spark.lake.types import for_spark, spark_schema
+from penstock.spark.topics.source import declared_schema, read_topic
+from penstock.tables.core.frontier import LakePosition, TopicPosition
+from penstock.tables.core.history import ReasonCode
+from penstock.tables.delta.rules import WEIGHT
+from penstock.tables.engine import Input, SourceRecreated, TopicRead
+from penstock.tables.positions import CHANGES
+
+if TYPE_CHECKING:
+    from pyspark.sql.connect.dataframe import DataFrame
+    from pyspark.sql.connect.session import SparkSession
+
+Frame = Callable[["SparkSession"], "DataFrame"]
+
+
+@dataclass(frozen=True, slots=True)
+class InputChange:
+    """How one input changed: the rows it had and has, and the weighted rows between them.
+
+    `count` is the number of weighted rows, by the catalog where they were not read yet.
+    """
+
+    name: str
+    columns: tuple[str, ...]
+    old: Frame
+    new: Frame
+    delta: Frame | None = None
+    count: int = 0
+    rows_read: int = 0
+    rows_held: int = 0
+    bytes_held: int = 0
+    shape: str = ""
+    """Its columns with their types, as a text that differs where they do."""
+
+
+class ChangeReader:
+    """Finds the changes of inputs. For one thread."""
+
+    def __init__(self, lake: Catalog, index: RowIndex, limits: DeltaLimits | None = None) -> None:
+        self._lake, self._index = lake, index
+        self._limits = limits or DeltaLimits()
+
+    def read(self, spark: SparkSession, found: Input) -> InputChange:
+        """The change of an input; raises `MustBeFull` if it cannot be known any more."""
+        if found.topic is not None:
+            return self._topic(spark, found, found.topic)
+        if found.version is None:
+            raise Rejected(f"expected a lake table or a topic, found neither for {found.name!r}")
+        if not found.moved:
+            return self._unchanged(found.name, found.version)
+        if not isinstance(found.since, LakePosition):
+            raise MustBeFull(ReasonCode.QUERY_CHANGED, f"{found.name} was not read before")
+        return self._lake_table(found, found.version, found.since)
+
+    # lake tables ---------------------------------------------------------------------------------
+
+    def _unchanged(self, name: str, version: TableVersion) -> InputChange:
+        rows = self._held(version)
+        return InputChange(
+            name,
+            _names(version),
+            rows,
+            rows,
+            rows_held=held_rows(version),
+            bytes_held=held_bytes(version),
+            shape=repr(version.table.columns),
+        )
+
+    def _held(self, version: TableVersion) -> Frame:
+        return lambda spark: read_table(spark, self._lake.storage, version)
+
+    def _lake_table(self, found: Input, version: TableVersion, since: LakePosition) -> InputChange:
+        try:
+            old = old_version(self._lake, version, since.snapshot)
+            changes = None if found.feed is not None else found.changes()
+        except SourceRecreated as error:
+            raise MustBeFull(ReasonCode.SOURCE_RECREATED, error.message) from error
+        except (Gone, Rejected) as error:  # rejected: the frontier is ahead of a restored lake
+            raise MustBeFull(ReasonCode.HISTORY_EXPIRED, error.message) from error
+        before = replace(self._unchanged(found.name, old), new=self._held(version))
+        feed = found.feed or ()
+        count = sum(file.rows for file in feed) if changes is None else changes.count
+        if not count:
+            return before
+        read = 0
+        if count <= self._limits.here_rows_max:
+            parts = self._fed(old.table, feed) if changes is None else self._rows(changes)
+            rows, read = consolidated(pa.concat_tables(parts)), count
+            count = rows.num_rows
+            if not count:
+                return replace(before, rows_read=read)
+            delta = _handed(rows, old.table.columns)
+        elif changes is None:
+            delta = _fed_frame(self._lake.storage, old.table, feed)
+        else:
+            delta = _changed_frame(self._lake.storage, changes)
+        return replace(before, delta=delta, count=count, rows_read=read)
+
+    def _fed(self, table: TableInfo, feed: Sequence[FeedFile]) -> list[pa.Table]:
+        try:
+            found = [read_feed(self._lake.storage, table, file) for file in feed]
+        except FeedLost as error:
+            raise MustBeFull(ReasonCode.STATE_LOST, error.message) from error
+        return [rows.append_column(WEIGHT, weights) for rows, weights in found]
+
+    def _rows(self, changes: ChangeRange) -> list[pa.Table]:
+        came = [changes.inlined_inserted, *(self._part(changes, f) for f in changes.inserted)]
+        went = [changes.inlined_deleted, *(self._part(changes, f) for f in changes.deleted)]
+        return [*(weighted(rows, 1) for rows in came), *(weighted(rows, -1) for rows in went)]
+
+    def _part(self, changes: ChangeRange, rows: FileRows) -> pa.Table:
+        """Rows of a file: those spread over a large one by its copy, others by reading."""
+        columns, storage = changes.table.columns, self._lake.storage
+        if rows.positions is None or not is_spread(rows, self._limits.copy_from_rows):
+            return read_rows(storage, rows, columns, changes.mappings)
+        copy = self._index.copy_of(storage, rows.file, columns, changes.mappings)
+        return copy.take(rows.positions)
+
+    # topics --------------------------------------------------------------------------------------
+
+    def _topic(self, spark: SparkSession, found: Input, read: TopicRead) -> InputChange:
+        since = found.since
+        if not isinstance(since, TopicPosition):
+            raise MustBeFull(ReasonCode.QUERY_CHANGED, f"{found.name} was not read before")
+        if read.earliest_seq > 1:
+            raise MustBeFull(
+                ReasonCode.HISTORY_EXPIRED, f"{found.name} does not hold its first records any more"
+            )
+        names = tuple(declared_schema(spark, read.schema).fieldNames())
+        old: Frame = lambda spark: _records(spark, read, 0, since.seq)  # noqa: E731
+        if not found.moved:
+            return InputChange(found.name, names, old, old, rows_held=since.seq, shape=read.schema)
+        new: Frame = lambda spark: _records(spark, read, 0, read.upto_seq)  # noqa: E731
+        delta: Frame = lambda spark: _topic_delta(spark, read, since.seq)  # noqa: E731
+        count = read.upto_seq - since.seq
+        return InputChange(
+            found.name, names, old, new, delta, count, count, since.seq, shape=read.schema
+        )
+
+
+def old_version(lake: Catalog, now: TableVersion, since: int) -> TableVersion:
+    """A table with the rows it had at a snapshot, in the columns it has now.
+
+    Of all snapshots with these rows the last is taken, which is after any compaction. Raises `Gone`
+    if none of them is left, `SourceRecreated` if it was another table then.
+    """
+    table, until = now.table, now.snapshot.id
+    with lake.look() as reader:
+        created = None if table.id < 0 else reader.created_in(table.id)
+        if created is None or created > since:
+            raise SourceRecreated(
+                f"expected the {table.qualified} of snapshot {since}, found one made later"
+            )
+        last = _last_unchanged(reader, table.id, since, until)
+        snapshot = reader.snapshot(last)
+        files = reader.files(table, begun_by=last, not_ended_by=last)
+        inlined = reader.inlined(table, begun_by=last, not_ended_by=last)
+        return TableVersion(table, snapshot, tuple(files), inlined, reader.mappings(files))
+
+
+def _last_unchanged(reader: Reader, table_id: int, since: int, until: int) -> int:
+    """The last snapshot in which a table has the rows of an earlier one."""
+    last = since
+    for number, text in reader.changes_after(since, until):
+        if number != last + 1:
+            raise Gone(f"expected what snapshot {last + 1} changed, found it expired")
+        if table_id in parse(text).ids(*CHANGES):
+            break
+        last = number
+    return last
+
+
+def is_spread(rows: FileRows, large_rows: int) -> bool:
+    """Whether rows lie all over a large file, so that most of it would be read for them."""
+    positions = rows.positions
+    if positions is None or not len(positions) or rows.file.record_count <= large_rows:
+        return False
+    return int(positions[-1]) - int(positions[0]) > rows.file.record_count // 4
+
+
+def held_rows(version: TableVersion) -> int:
+    """How many rows the files of a version hold; deleted ones count."""
+    return sum(f.record_count for f in version.files) + int(version.inlined.rows.num_rows)
+
+
+def held_bytes(version: TableVersion) -> int:
+    """How many bytes the files of a version have."""
+    return sum(file.size_bytes for file in version.files)
+
+
+def _names(version: TableVersion) -> tuple[str, ...]:
+    return tuple(column.name for column in version.table.columns)
+
+
+def _handed(rows: pa.Table, columns: tuple[Column, ...]) -> Frame:
+    """Weighted rows that are here, for Spark."""
+
+    def frame(spark: SparkSession) -> DataFrame:
+        from pyspark.sql.types import LongType
+
+        made = for_spark(rows, columns).append_column(WEIGHT, rows.column(WEIGHT))
+        schema = spark_schema(columns).add(WEIGHT, LongType())
+        return hinted(spark.createDataFrame(made, schema))
+
+    return frame
+
+
+def hinted(frame: DataFrame) -> DataFrame:
+    """A frame that joins are told to broadcast: Spark has no idea how small a change is."""
+    return frame.hint("broadcast")
+
+
+def _changed_frame(storage: Storage, changes: ChangeRange) -> Frame:
+    """Many changed rows, read by Spark from the files they lie in."""
+
+    def frame(spark: SparkSession) -> DataFrame:
+        from pyspark.sql.connect import functions as F  # noqa: N812 - as everybody calls it
+
+        came = read_inserted(spark, storage, changes).withColumn(WEIGHT, F.lit(1).cast("bigint"))
+        went = read_deleted(spark, storage, changes).withColumn(WEIGHT, F.lit(-1).cast("bigint"))
+        return came.unionAll(went)
+
+    return frame
+
+
+def _fed_frame(storage: Storage, table: TableInfo, feed: Sequence[FeedFile]) -> Frame:
+    """Many changed rows, read by Spark from the change feed."""
+
+    def frame(spark: SparkSession) -> DataFrame:
+        found = fed_frame(storage, table, feed, spark)
+        return found.withColumnRenamed(WEIGHT_COLUMN.name, WEIGHT)
+
+    return frame
+
+
+def _records(spark: SparkSession, read: TopicRead, after: int, upto: int) -> DataFrame:
+    return read_topic(
+        spark, read.url, read.topic, read.schema, upto if read.epoch else 0, after,
+        read.key or None, read.api_key, epoch=read.epoch,
+    )  # fmt: skip
+
+
+def _topic_delta(spark: SparkSession, read: TopicRead, since: int) -> DataFrame:
+    """Records after a seq with weight 1; of a keyed topic also what they replace, with -1."""
+    from pyspark.sql.connect import functions as F  # noqa: N812
+
+    one = F.lit(1).cast("bigint")
+    came = _records(spark, read, since, read.upto_seq).withColumn(WEIGHT, one)
+    if not read.key:
+        return came
+    touched = read_topic(
+        spark, read.url, read.topic, read.schema, read.upto_seq, since,
+        api_key=read.api_key, epoch=read.epoch,
+    ).select(*read.key).distinct().hint("broadcast")  # fmt: skip
+    before = _records(spark, read, 0, since)
+    went = before.join(touched, list(read.key), "left_semi").withColumn(WEIGHT, -one)
+    return came.unionAll(went.select(*came.columns))

@@ -1,0 +1,125 @@
+"""From the text of a query to a tree in which every name is resolved.
+
+sqlglot parses and qualifies, nothing more: types, validity and meaning are Spark's. Relations get
+plain names on the way, because sqlglot wants every table to be named with as many parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+from sqlglot.optimizer.qualify import qualify
+
+from penstock.tables.delta.refusal import Cause, refusal
+from penstock.tables.query.names import relation_name
+from penstock.tables.query.sources import parse_query, volatile_functions
+
+
+class Qualified(NamedTuple):
+    """A query whose columns all say which table they come from.
+
+    `relations` are the real names of the tables, `fields` their columns, both by the names in
+    `tree`; `names` are the columns of the result as the query spells them.
+    """
+
+    tree: exp.Query
+    relations: Mapping[str, str]
+    fields: Mapping[str, tuple[str, ...]]
+    names: tuple[str, ...]
+
+
+def qualified(query: str, columns: Mapping[str, Sequence[str]]) -> Qualified:
+    """Parse a query and resolve its names; `NotDifferentiable` if it cannot be."""
+    volatile = volatile_functions(query)
+    if volatile:
+        called = ", ".join(f"{name}()" for name in volatile)
+        cause = Cause.SAMPLED if volatile == ("tablesample",) else Cause.VOLATILE
+        raise refusal(cause, called, "may answer differently each time")
+    tree = parse_query(query)
+    _refuse_early(tree)
+    spelled = [projection.output_name for projection in tree.selects]
+    plain = _PlainNames(columns)
+    plain.rename(tree, frozenset())
+    schema: dict[str, object] = {
+        name: dict.fromkeys((field.lower() for field in fields), "unknown")
+        for name, fields in plain.fields.items()
+    }
+    try:
+        done = qualify(tree, schema=schema, dialect="spark", quote_identifiers=True)
+    except SqlglotError as error:
+        raise refusal(Cause.UNRESOLVED, "the query", f"a name is not resolved ({error})") from None
+    assert isinstance(done, exp.Query)
+    names = _names(done, spelled, plain)
+    return Qualified(done, plain.relations, plain.fields, names)
+
+
+def _refuse_early(tree: exp.Query) -> None:
+    """Reject what no rule covers before names are resolved, which might rewrite it."""
+    for node in tree.walk():
+        if isinstance(node, exp.With) and node.args.get("recursive"):
+            name = ", ".join(cte.alias for cte in node.expressions)
+            raise refusal(
+                Cause.RECURSIVE,
+                f"WITH RECURSIVE {name}",
+                "recursive queries are recomputed in full",
+            )
+        if isinstance(node, exp.TableSample):
+            raise refusal(Cause.SAMPLED, node, "a sample is drawn anew each time")
+        if isinstance(node, exp.Pivot):
+            raise refusal(Cause.UNSUPPORTED, node, "PIVOT and UNPIVOT have no rule")
+
+
+class _PlainNames:
+    """Gives relations plain names, and remembers which are which."""
+
+    def __init__(self, columns: Mapping[str, Sequence[str]]) -> None:
+        self._columns = columns
+        self._given: dict[str, str] = {}
+        self.relations: dict[str, str] = {}
+        self.fields: dict[str, tuple[str, ...]] = {}
+
+    def rename(self, node: exp.Expr, known: frozenset[str]) -> None:
+        """Rename the relations below a node; `known` are the CTEs that it sees."""
+        clause = node.args.get("with_")
+        if isinstance(clause, exp.With):
+            for cte in clause.expressions:
+                self.rename(cte.this, known)
+                known |= {cte.alias.lower()}
+        if isinstance(node, exp.Table) and isinstance(node.this, exp.Identifier | exp.Dot):
+            parts = [part.name for part in node.parts]
+            if len(parts) > 1 or parts[0].lower() not in known:
+                self._table(node, parts)
+        if isinstance(node, exp.Column) and node.args.get("db") and not node.args.get("catalog"):
+            # `schema.table.column`; the table's alias is the last part of its name.
+            node.set("db", None)
+        for child in list(node.iter_expressions()):
+            if child is not clause and not isinstance(child, exp.Hint):
+                self.rename(child, known)
+        if isinstance(node, exp.Select):
+            node.set("hint", None)
+
+    def _table(self, table: exp.Table, parts: list[str]) -> None:
+        relation = relation_name(parts)
+        plain = self._given.get(relation)
+        if plain is None:
+            found = self._columns.get(relation)
+            if found is None:
+                raise refusal(Cause.UNKNOWN_COLUMNS, relation, "its columns are not known")
+            plain = self._given[relation] = f"relation_{len(self._given)}"
+            self.relations[plain] = relation
+            self.fields[plain] = tuple(found)
+        if not table.alias:
+            table.set("alias", exp.TableAlias(this=exp.to_identifier(parts[-1], quoted=True)))
+        table.set("this", exp.to_identifier(plain))
+        table.set("db", None)
+        table.set("catalog", None)
+
+
+def _names(tree: exp.Query, spelled: Sequence[str], plain: _PlainNames) -> tuple[str, ...]:
+    """The columns of the result, spelled as in the query or in the relation they come from."""
+    known = {field.lower(): field for fields in plain.fields.values() for field in fields}
+    known |= {name.lower(): name for name in spelled}
+    return tuple(known.get(name, name) for name in tree.named_selects)

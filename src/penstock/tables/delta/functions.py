@@ -1,0 +1,129 @@
+"""What must be known of Spark's functions to differentiate a query that calls them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from sqlglot import exp
+
+_AGGREGATES: Final = frozenset(
+    {
+        "any", "approx_top_k", "bit_and", "bit_or", "bit_xor", "bitmap_construct_agg",
+        "bitmap_or_agg", "count_min_sketch", "every", "histogram_numeric", "hll_sketch_agg",
+        "hll_union_agg", "kurtosis", "mean", "percentile", "regr_avgx", "regr_avgy", "regr_count",
+        "regr_intercept", "regr_r2", "regr_slope", "regr_sxx", "regr_sxy", "regr_syy", "skewness",
+        "some", "std", "try_avg", "try_sum", "first_value", "last_value", "listagg", "string_agg",
+        "any_value", "array_agg", "collect_list", "collect_set", "max_by", "min_by", "mode",
+        "schema_of_json_agg", "schema_of_variant_agg", "bool_and", "bool_or",
+    }
+)  # fmt: skip
+"""Aggregates of Spark that the parser may know by name only."""
+
+_NOT_AGGREGATES: Final = (exp.Grouping, exp.GroupingId, exp.Lag, exp.Lead, exp.RowNumber)
+"""Functions that the parser counts among aggregates and that are none without a window."""
+
+ZERO_OVER_NOTHING: Final = (exp.Count, exp.CountIf, exp.ApproxDistinct, exp.RegrCount)
+"""Aggregates that are 0 over no rows; those of NULL_OVER_NOTHING are NULL."""
+
+NULL_OVER_NOTHING: Final = (
+    exp.Sum, exp.Avg, exp.Min, exp.Max, exp.Stddev, exp.StddevPop, exp.StddevSamp, exp.Variance,
+    exp.VariancePop, exp.Median, exp.LogicalAnd, exp.LogicalOr, exp.Corr, exp.CovarPop,
+    exp.CovarSamp, exp.AnyValue, exp.ArgMax, exp.ArgMin,
+)  # fmt: skip
+
+_BY_ORDER: Final = (
+    exp.First, exp.Last, exp.FirstValue, exp.LastValue, exp.NthValue, exp.AnyValue, exp.ArrayAgg,
+    exp.ArrayUniqueAgg, exp.GroupConcat, exp.Mode, exp.ApproxQuantile, exp.ApproxTopK, exp.ArgMax,
+    exp.ArgMin, exp.ParameterizedAgg,
+)  # fmt: skip
+_BY_ORDER_NAMES: Final = frozenset(
+    {
+        "first", "last", "first_value", "last_value", "any_value", "array_agg", "collect_list",
+        "collect_set", "listagg", "string_agg", "mode", "approx_percentile", "percentile_approx",
+        "histogram_numeric", "approx_top_k", "max_by", "min_by",
+    }
+)  # fmt: skip
+_SORTS: Final = (exp.ArraySort, exp.ArraySize)
+_SORTS_NAMES: Final = frozenset({"array_sort", "sort_array", "size", "cardinality", "array_size"})
+
+_TIED_WINDOWS: Final = (
+    exp.RowNumber, exp.Lag, exp.Lead, exp.FirstValue, exp.LastValue, exp.NthValue, exp.Ntile,
+    exp.First, exp.Last,
+)  # fmt: skip
+
+
+def is_query(node: exp.Expr) -> bool:
+    """Whether an expression is a query inside another expression."""
+    return isinstance(node, exp.Query)
+
+
+def is_aggregate(node: exp.Expr) -> bool:
+    """Whether an expression calls an aggregate, other than as a window function."""
+    if isinstance(node, _NOT_AGGREGATES):
+        return False
+    named = isinstance(node, exp.Anonymous) and node.name.lower() in _AGGREGATES
+    return named or isinstance(node, exp.AggFunc)
+
+
+def outermost(node: exp.Expr, *, windows: bool) -> Iterator[exp.Expr]:
+    """The outermost aggregates of an expression (or, with `windows`, its window functions).
+
+    An aggregate comes with its FILTER or WITHIN GROUP. Subqueries are left out: what they call is
+    theirs.
+    """
+    if is_query(node):
+        return
+    if isinstance(node, exp.Window):
+        if windows:
+            yield node
+            return
+        yield from _inside_window(node)
+        return
+    if not windows and (is_aggregate(node) or (_wraps(node) and is_aggregate(core(node)))):
+        yield node
+        return
+    for child in node.iter_expressions():
+        yield from outermost(child, windows=windows)
+
+
+def _inside_window(node: exp.Window) -> Iterator[exp.Expr]:
+    """The aggregates that a window function is computed over: `rank() OVER (ORDER BY sum(x))`."""
+    around = [child for child in node.iter_expressions() if child is not node.this]
+    for child in (*around, *core(node.this).iter_expressions()):
+        yield from outermost(child, windows=False)
+
+
+def _wraps(node: exp.Expr) -> bool:
+    return isinstance(node, exp.Filter | exp.WithinGroup | exp.IgnoreNulls | exp.RespectNulls)
+
+
+def core(node: exp.Expr) -> exp.Expr:
+    """The function that is called, without FILTER, WITHIN GROUP or IGNORE NULLS."""
+    while _wraps(node):
+        node = node.this
+    return node
+
+
+def depends_on_order(call: exp.Expr) -> bool:
+    """Whether an aggregate's result depends on the order of rows, which a group does not have."""
+    inner = core(call)
+    named = isinstance(inner, exp.Anonymous) and inner.name.lower() in _BY_ORDER_NAMES
+    if not named and not isinstance(inner, _BY_ORDER):
+        return False
+    around = call.parent
+    sorted_after = isinstance(around, _SORTS) or (
+        isinstance(around, exp.Anonymous) and around.name.lower() in _SORTS_NAMES
+    )
+    return not sorted_after
+
+
+def has_ties(window: exp.Window) -> bool:
+    """Whether a window function may tell apart rows that its ORDER BY does not."""
+    spec = window.args.get("spec")
+    frame = {} if spec is None else spec.args
+    by_rows = str(frame.get("kind") or "").upper() == "ROWS"
+    is_whole = by_rows and (frame.get("start"), frame.get("end")) == ("UNBOUNDED",) * 2
+    inner = core(window.this)
+    named = isinstance(inner, exp.Anonymous) and inner.name.lower() in _BY_ORDER_NAMES
+    return (by_rows and not is_whole) or named or isinstance(inner, (*_TIED_WINDOWS, *_BY_ORDER))

@@ -1,0 +1,366 @@
+"""Aggregates that are kept as sums and counts, so that changes are added instead of groups re-read.
+
+A query whose last step is a GROUP BY (or DISTINCT) has a `Root`. Bound to the types that Spark
+gives its arguments it becomes a `State`: the columns of a state table, and the SQL to fill it, to
+sum up changes, to add them, and to turn it into the query's rows. `Root.bind` says None where a sum
+cannot be taken back exactly (floats): such groups are re-read by the plain delta.
+
+Sums of integers are kept as DECIMAL(38, 0), so that a batch in any order overflows only where the
+query itself would.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from sqlglot import exp
+
+from penstock.tables.delta.algebra import Aggregate, Filter, Node, Project
+from penstock.tables.delta.functions import core
+from penstock.tables.delta.key_local import new_rows
+from penstock.tables.delta.rules import Texts
+from penstock.tables.delta.writing import WEIGHT, Names, listed, quoted, sql
+
+ROWS: Final = "__n"
+"""How many rows a group has."""
+REREAD: Final = "__reread"
+"""Whether a group lost its extreme, so that the next one must be looked for."""
+
+_INTEGERS: Final = frozenset({"tinyint", "smallint", "int", "bigint"})
+_DECIMAL: Final = re.compile(r"decimal\((\d+),\s*(\d+)\)")
+_SUM_PRECISION_MAX: Final = 26
+"""A decimal times a weight must keep its scale: p + 12 digits of 38."""
+_AVG_PRECISION_MAX: Final = 15
+"""Up to here Spark's division of sum by count has nine digits more than AVG keeps, so rounding to
+them first cannot change the result of a group with fewer than 1,000,000,000 rows."""
+
+
+class Kind(StrEnum):
+    """What a column of a state table holds."""
+
+    KEY = "key"
+    ROWS = "rows"
+    SUM = "sum"
+    COUNT = "count"
+    MIN = "min"
+    MAX = "max"
+
+
+class StateColumn(NamedTuple):
+    """A column of a state table; `argument` is the place of what is summed or counted."""
+
+    name: str
+    kind: Kind
+    argument: int = -1
+
+
+class _Call(NamedTuple):
+    """An aggregate: what it does with which argument (−1 for rows), and its column."""
+
+    function: str
+    argument: int
+    column: str
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """The aggregate that ends a query, and the steps above it: HAVING and the SELECT list."""
+
+    columns: tuple[str, ...]
+    aggregate: Aggregate
+    _above: tuple[Filter | Project, ...]
+    _arguments: tuple[exp.Expr, ...]
+    _calls: tuple[_Call, ...]
+
+    @property
+    def arguments(self) -> int:
+        """How many arguments Spark must be asked the types of."""
+        return len(self._arguments)
+
+    def arguments_sql(self, names: Names) -> str:
+        """A query of the keys `k0`, … and the arguments `a0`, …, for Spark to say their types."""
+        keys = [f"{key} AS k{place}" for place, key in enumerate(self.aggregate.keys)]
+        shown = [f"{sql(text)} AS a{place}" for place, text in enumerate(self._arguments)]
+        texts = Texts(names, ())
+        rows = texts.rows(self.aggregate.child)
+        return texts.complete(
+            f"SELECT {listed((*keys, *shown)) or '1 AS one'} FROM ({rows}) AS rows"
+        )
+
+    def bind(self, types: Sequence[str]) -> State | None:
+        """The state for arguments of these types, as Spark writes them.
+
+        None if the groups must be re-read instead.
+        """
+        if len(types) != len(self._arguments):
+            raise ValueError(f"expected {len(self._arguments)} types, found {len(types)}")
+        if not all(_is_kept(call, types) for call in self._calls):
+            return None
+        return State(self, tuple(types))
+
+
+def find_root(node: Node, columns: tuple[str, ...]) -> Root | None:
+    """The aggregate that ends a query, if all its calls are sums, counts or extremes."""
+    above: list[Filter | Project] = []
+    while isinstance(node, Filter | Project):
+        above.append(node)
+        node = node.child
+    if not isinstance(node, Aggregate):
+        return None
+    arguments: list[exp.Expr] = []
+    calls = []
+    for call, column in zip(node.calls, node.made, strict=True):
+        found = _read(call, column, arguments)
+        if found is None:
+            return None
+        calls.append(found)
+    return Root(columns, node, tuple(reversed(above)), tuple(arguments), tuple(calls))
+
+
+class State:
+    """A state table: its columns, and the SQL around it."""
+
+    def __init__(self, root: Root, types: tuple[str, ...]) -> None:
+        self._root, self._types, self._node = root, types, root.aggregate
+        self.columns = tuple(self._columns())
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The columns that identify a group; empty if there is one group only."""
+        return tuple(column.name for column in self.columns if column.kind is Kind.KEY)
+
+    @property
+    def rereads(self) -> bool:
+        """Whether a group may have to be re-read, because it has a MIN or MAX."""
+        return any(column.kind in (Kind.MIN, Kind.MAX) for column in self.columns)
+
+    def full(self, names: Names) -> str:
+        """The whole state, from the old rows."""
+        texts = Texts(names, ())
+        rows = texts.rows(self._node.child)
+        one = f"SELECT *, CAST(1 AS BIGINT) AS {WEIGHT} FROM ({rows}) AS old"
+        return texts.complete(self._grouped(one))
+
+    def delta(
+        self, changed: Collection[str], names: Names, *, broadcast: bool = True
+    ) -> str | None:
+        """Per group that changed, what to add; for MIN and MAX the extremes that came and left.
+
+        The extreme that came has the column's name; the one that left has `_out` behind it.
+        """
+        texts = Texts(names, changed, broadcast=broadcast)
+        text = texts.delta(self._node.child)
+        if text is None:
+            return None
+        if self.rereads:  # a row that comes and leaves again is no extreme
+            columns = listed(self._node.child.columns)
+            text = (
+                f"SELECT {columns}, SUM({WEIGHT}) AS {WEIGHT} FROM ({text}) AS changes "
+                f"GROUP BY {columns} HAVING SUM({WEIGHT}) <> 0"
+            )
+        return texts.complete(self._grouped(text, outs=True))
+
+    def reread(
+        self, changed: Collection[str], names: Names, keys_view: str, *, broadcast: bool = True
+    ) -> str | None:
+        """The state of the groups whose keys a view lists, from the rows as they are now."""
+        texts = Texts(names, changed, broadcast=broadcast)
+        rows = new_rows(texts, self._node.child, self._node.keys, keys_view, self.keys)
+        return None if rows is None else texts.complete(self._grouped(rows))
+
+    def merged(self, old_view: str, delta_view: str) -> str:
+        """The state of changed groups with changes added.
+
+        `old_view` has the stored rows of those groups, `delta_view` those of `delta`. Groups with
+        `__reread` must be re-read; groups with no rows left are gone, unless there is no key.
+        """
+        shown = [f"d.{key}" for key in self.keys]
+        again = ["FALSE"]
+        for column in self.columns:
+            name = column.name
+            if column.kind in (Kind.MIN, Kind.MAX):
+                extended = _extended(column)
+                shown.append(f"{extended} AS {name}")
+                again.append(_lost(column))
+            elif column.kind is not Kind.KEY:
+                kind = "BIGINT" if column.kind is not Kind.SUM else self._sum_type(column)
+                total = f"COALESCE(o.{name}, 0) + COALESCE(d.{name}, 0)"
+                shown.append(f"CAST({total} AS {kind}) AS {name}")
+        on = " AND ".join(f"o.{key} <=> d.{key}" for key in self.keys) or "TRUE"
+        return (
+            f"SELECT {listed(shown)}, {' OR '.join(again)} AS {REREAD} "
+            f"FROM {delta_view} AS d LEFT JOIN {old_view} AS o ON {on}"
+        )
+
+    def rows(self, view: str, *, weighted: bool = False) -> str:
+        """The query's rows from rows of the state; with `weighted`, `__w` is passed on."""
+        also = (WEIGHT,) if weighted else ()
+        shown = [f"{key} AS {name}" for key, name in zip(self.keys, self._node.keys, strict=True)]
+        shown += [f"{self._final(call)} AS {call.column}" for call in self._root._calls]
+        where = "" if self._node.is_global else f" WHERE {ROWS} > 0"
+        text = f"SELECT {listed((*shown, *also))} FROM {view} AS state{where}"
+        texts = Texts(_NoNames(), ())
+        columns = self._node.columns
+        for step in self._root._above:
+            text, columns = texts.linear(step, text, also), step.columns
+        pairs = zip(columns, self._root.columns, strict=True)
+        named = [f"{ours} AS {quoted(name)}" for ours, name in pairs]
+        return f"SELECT {listed((*named, *also))} FROM ({text}) AS result"
+
+    # pieces --------------------------------------------------------------------------------------
+
+    def _columns(self) -> list[StateColumn]:
+        found = [StateColumn(f"k{p}", Kind.KEY) for p in range(len(self._node.keys))]
+        found.append(StateColumn(ROWS, Kind.ROWS))
+        for call in self._root._calls:
+            place = call.argument
+            if call.function in ("sum", "avg"):
+                found.append(StateColumn(f"s{place}", Kind.SUM, place))
+            if call.function in ("sum", "avg", "count", "min", "max") and place >= 0:
+                found.append(StateColumn(f"n{place}", Kind.COUNT, place))
+            if call.function in ("min", "max"):
+                found.append(StateColumn(f"{call.function}{place}", Kind(call.function), place))
+        return list(dict.fromkeys(found))
+
+    def _grouped(self, rows: str, *, outs: bool = False) -> str:
+        """State columns from weighted rows of the aggregate's input."""
+        shown = [f"{key} AS k{place}" for place, key in enumerate(self._node.keys)]
+        for column in self.columns:
+            if column.kind is Kind.KEY:
+                continue
+            if column.kind is Kind.ROWS:
+                shown.append(f"COALESCE(SUM({WEIGHT}), 0) AS {ROWS}")
+                continue
+            text = sql(self._root._arguments[column.argument])
+            if column.kind is Kind.COUNT:
+                counted = f"SUM(IF(({text}) IS NOT NULL, {WEIGHT}, 0))"
+                shown.append(f"COALESCE({counted}, 0) AS {column.name}")
+            elif column.kind is Kind.SUM:
+                shown.append(f"{self._summed(column, text)} AS {column.name}")
+            else:
+                call = column.kind.value.upper()
+                shown.append(f"{call}({text}) FILTER (WHERE {WEIGHT} > 0) AS {column.name}")
+                if outs:
+                    out = f"{call}({text}) FILTER (WHERE {WEIGHT} < 0)"
+                    shown.append(f"{out} AS {column.name}_out")
+        group = f" GROUP BY {listed(self._node.keys)}" if self._node.keys else ""
+        return f"SELECT {listed(shown)} FROM ({rows}) AS rows{group}"
+
+    def _sum_type(self, column: StateColumn) -> str:
+        found = _DECIMAL.fullmatch(self._types[column.argument])
+        return f"DECIMAL(38, {found[2] if found else 0})"
+
+    def _summed(self, column: StateColumn, text: str) -> str:
+        kind = self._types[column.argument]
+        exact = f"({text})" if kind not in _INTEGERS else f"CAST(({text}) AS DECIMAL(20, 0))"
+        weighted = f"SUM({exact} * CAST({WEIGHT} AS DECIMAL(11, 0)))"
+        return f"CAST(COALESCE({weighted}, 0) AS {self._sum_type(column)})"
+
+    def _final(self, call: _Call) -> str:
+        """An aggregate's value from state columns, of the type and digits that Spark gives it."""
+        if call.function == "count":
+            return ROWS if call.argument < 0 else f"n{call.argument}"
+        if call.function in ("min", "max"):
+            return f"{call.function}{call.argument}"
+        total, number = f"s{call.argument}", f"n{call.argument}"
+        found = _DECIMAL.fullmatch(self._types[call.argument])
+        if call.function == "sum":
+            kind = "BIGINT"
+            if found:
+                kind = f"DECIMAL({min(int(found[1]) + 10, 38)}, {found[2]})"
+            return f"IF({number} > 0, CAST({total} AS {kind}), NULL)"
+        if found is None:
+            mean = f"CAST({total} AS DOUBLE) / CAST({number} AS DOUBLE)"
+        else:
+            digits, scale = int(found[1]), int(found[2])
+            exact = f"CAST({total} AS DECIMAL({digits + 10}, {scale}))"
+            quotient = f"{exact} / CAST({number} AS DECIMAL(20, 0))"
+            mean = f"CAST({quotient} AS DECIMAL({digits + 4}, {scale + 4}))"
+        return f"IF({number} > 0, {mean}, NULL)"
+
+
+class _NoNames:
+    """For texts that read no relation."""
+
+    def old(self, relation: str) -> str:
+        raise AssertionError(relation)
+
+    def delta(self, relation: str) -> str:
+        raise AssertionError(relation)
+
+
+def _extended(column: StateColumn) -> str:
+    """The extreme with those that came, if none that mattered left."""
+    word = "LEAST" if column.kind is Kind.MIN else "GREATEST"
+    both = f"{word}(o.{column.name}, d.{column.name})"  # ignores NULL, as the aggregates do
+    return f"IF({_remaining(column)} > 0, {both}, NULL)"
+
+
+def _lost(column: StateColumn) -> str:
+    """Whether the old extreme left, nothing as extreme came, and there are others."""
+    name = column.name
+    sign = "<=" if column.kind is Kind.MIN else ">="
+    left = f"COALESCE(d.{name}_out = o.{name}, FALSE)"
+    kept = f"COALESCE(d.{name} {sign} o.{name}, FALSE)"
+    return f"({left} AND NOT {kept} AND {_remaining(column)} > 0)"
+
+
+def _remaining(column: StateColumn) -> str:
+    number = f"n{column.argument}"
+    return f"(COALESCE(o.{number}, 0) + COALESCE(d.{number}, 0))"
+
+
+def _read(call: exp.Expr, column: str, arguments: list[exp.Expr]) -> _Call | None:
+    """An aggregate as a sum, count or extreme of an argument; None if it is another."""
+    inner = core(call)
+    function = _FUNCTIONS.get(type(inner))
+    if function is None or inner.args.get("expressions"):
+        return None
+    if isinstance(call, exp.Filter) and call.this is inner:
+        condition: exp.Expr | None = call.expression.this
+    elif call is inner:
+        condition = None
+    else:
+        return None
+    argument: exp.Expr = inner.this
+    if isinstance(argument, exp.Distinct):
+        return None
+    if isinstance(inner, exp.CountIf):
+        argument = _only_if(argument, exp.Literal.number(1))
+    is_star = isinstance(argument, exp.Star)
+    if condition is not None:
+        argument = _only_if(condition, exp.Literal.number(1) if is_star else argument)
+    elif is_star:
+        return _Call("count", -1, column)
+    if argument not in arguments:
+        arguments.append(argument)
+    return _Call(function, arguments.index(argument), column)
+
+
+def _only_if(condition: exp.Expr, value: exp.Expr) -> exp.Expr:
+    return exp.Case(ifs=[exp.If(this=condition.copy(), true=value.copy())])
+
+
+_FUNCTIONS: Final[dict[type[exp.Expr], str]] = {
+    exp.Count: "count",
+    exp.CountIf: "count",
+    exp.Sum: "sum",
+    exp.Avg: "avg",
+    exp.Min: "min",
+    exp.Max: "max",
+}
+
+
+def _is_kept(call: _Call, types: Sequence[str]) -> bool:
+    if call.function in ("count", "min", "max"):
+        return True
+    kind = types[call.argument]
+    found = _DECIMAL.fullmatch(kind)
+    if found is None:
+        return kind in _INTEGERS
+    most = _SUM_PRECISION_MAX if call.function == "sum" else _AVG_PRECISION_MAX
+    return int(found[1]) <= most

@@ -1,0 +1,86 @@
+"""What has no rule is refused with its cause, and the piece of the query is named."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.protocol.errors import NotDifferentiable
+from penstock.tables.delta.compiler import compile_query
+
+COLUMNS = {"t": ["k", "n", "xs"], "u": ["k", "m"]}
+REFUSED = {
+    "WITH RECURSIVE tree AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM tree) SELECT n FROM tree":
+        ("recursive", "WITH RECURSIVE tree: recursive queries are recomputed in full"),
+    "SELECT k, rand() FROM t": ("volatile", "rand() may answer differently"),
+    "SELECT k FROM t WHERE n > unix_timestamp()": ("volatile", "current_timestamp()"),
+    "SELECT k FROM t TABLESAMPLE (10 PERCENT)": ("sampled", "tablesample()"),
+    "SELECT k FROM t LIMIT 5": ("order_dependent", "LIMIT 5: without ORDER BY"),
+    "SELECT k FROM t OFFSET 2": ("order_dependent", "OFFSET 2: without ORDER BY"),
+    "SELECT k FROM (SELECT k FROM t LIMIT 1) x": ("order_dependent", "LIMIT 1"),
+    "SELECT k, first(n) FROM t GROUP BY k": ("order_dependent", "FIRST(t.n)"),
+    "SELECT k, collect_list(n) FROM t GROUP BY k": ("order_dependent", "COLLECT_LIST(t.n)"),
+    "SELECT k, max_by(n, k) FROM t GROUP BY k": ("order_dependent", "MAX_BY"),
+    "SELECT k, approx_percentile(n, 0.5) FROM t GROUP BY k": ("order_dependent", "PERCENTILE"),
+    "SELECT row_number() OVER (ORDER BY n) FROM t": ("whole_window", "ROW_NUMBER() OVER"),
+    "SELECT sum(n) OVER () FROM t": ("whole_window", "without PARTITION BY"),
+    "SELECT k FROM t WHERE n > ALL (SELECT m FROM u)": ("unsupported", "ALL and ANY"),
+    "SELECT * FROM t PIVOT (sum(n) FOR k IN (1, 2))": ("unsupported", "PIVOT"),
+    "SELECT t.k FROM t, LATERAL (SELECT m FROM u WHERE u.k = t.k) x": ("correlated", "LATERAL"),
+    "SELECT (SELECT m FROM u WHERE u.k = t.k ORDER BY m LIMIT 1) FROM t": ("correlated", "LIMIT"),
+    "SELECT k FROM t WHERE EXISTS (SELECT count(*) FROM u WHERE u.k = t.k)":
+        ("correlated", "an aggregate of a correlated EXISTS"),
+    "SELECT k FROM t WHERE EXISTS (SELECT 1 FROM u WHERE EXISTS "
+    "(SELECT 1 FROM u v WHERE v.k = t.k))": ("correlated", "further out than the next"),
+    "SELECT k FROM t WHERE n IN (SELECT max(m) FROM u WHERE u.k = t.k)":
+        ("correlated", "an aggregate of a correlated"),
+    "SELECT a.k FROM t a CROSS JOIN u b RIGHT JOIN u c ON b.k = c.k":
+        ("unsupported", "a RIGHT join after a comma"),
+    "SELECT x.k FROM elsewhere x": ("unknown_columns", "elsewhere"),
+    "SELECT id FROM explode(array(1, 2)) AS x(id)": ("unsupported", "table function"),
+    "SELECT k, grouping_id() FROM t GROUP BY ROLLUP(k)": ("unsupported", "grouping_id()"),
+    "SELECT k, n FROM t SORT BY n": ("unsupported", "SORT BY"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("query", REFUSED)
+def test_what_has_no_rule_is_refused_by_name(query: str) -> None:
+    cause, said = REFUSED[query]
+    with pytest.raises(NotDifferentiable) as refused:
+        compile_query(query, COLUMNS)
+    assert refused.value.detail["cause"] == cause
+    assert said in refused.value.message
+    assert refused.value.message.endswith("; use mode AUTO or FULL")
+    assert refused.value.code == "not_differentiable"
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT k, sort_array(collect_list(n)) AS l FROM t GROUP BY k",
+        "SELECT k FROM t WHERE EXISTS (SELECT 1 FROM u WHERE u.k = t.k LIMIT 1)",
+        "SELECT k FROM t WHERE EXISTS (SELECT 1 FROM u a JOIN u b ON a.k = b.m AND b.k = t.k)",
+        "SELECT k FROM t ORDER BY n",
+        "SELECT k, n, row_number() OVER w AS r FROM t WINDOW w AS (PARTITION BY k ORDER BY n)",
+        "SELECT k, n FROM t QUALIFY rank() OVER (PARTITION BY k ORDER BY n) = 1",
+        "SELECT id FROM range(10) WHERE id IN (SELECT k FROM t)",
+        "SELECT v.a, t.k FROM VALUES (1, 'x'), (2, 'y') AS v(a, b) JOIN t ON t.k = v.a",
+        "SELECT main.t.k FROM main.t",
+        "SELECT `K` AS `a b` FROM T",
+        "SELECT 1 AS one",
+        "SELECT struct(k, n) AS s, xs[0] AS x FROM t WHERE k BETWEEN 1 AND 3",
+        "(SELECT k FROM t ORDER BY n LIMIT 2) UNION ALL (SELECT m FROM u ORDER BY m LIMIT 1)",
+        "SELECT count(*) FROM t HAVING count(*) > 1",
+        "SELECT k % 2 AS p, count(*) AS n FROM t GROUP BY p HAVING n > 1 ORDER BY n LIMIT 3",
+        "SELECT /*+ BROADCAST(u) */ t.k FROM t JOIN u USING (k)",
+    ],
+)
+def test_what_only_looks_difficult_is_taken(query: str) -> None:
+    compile_query(query, COLUMNS)
+
+
+def test_names_come_from_the_query_or_from_who_knows_better() -> None:
+    assert compile_query("SELECT `K`, n AS `My n` FROM t", COLUMNS).columns == ("K", "My n")
+    named = compile_query("SELECT k, n + 1 FROM t", COLUMNS, ["k", "(n + 1)"])
+    assert named.columns == ("k", "(n + 1)")
+    with pytest.raises(NotDifferentiable, match="has 1 columns, not 2"):
+        compile_query("SELECT k FROM t", COLUMNS, ["a", "b"])
