@@ -15,13 +15,14 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from penstock.spark.jvm.java import find_java
+from penstock.spark.link import connect
 from tests.waiting import wait_until
 
 PATIENCE_S = 180.0
@@ -187,7 +188,22 @@ def one_cluster() -> Cluster:
 @cache
 def one_connect() -> Connect:
     """The Connect server of this process's cluster, for tests that do not kill it."""
-    return one_cluster().connect()
+    made = one_cluster().connect()
+    with connect(made.url) as spark:
+        on_both_executors(spark.range(2)).collect()
+    return made
+
+
+def on_both_executors(rows: Any) -> Any:
+    """The same rows in two tasks that start together, so that each executor's one core has one.
+
+    Spark waits until there are cores for both: afterwards both executors are known to be there.
+    """
+
+    def passed(batches: Iterator[Any]) -> Iterator[Any]:  # by value: workers have no `tests`
+        yield from batches
+
+    return rows.repartition(2).mapInArrow(passed, rows.schema, barrier=True)
 
 
 def _home() -> Path:

@@ -21,7 +21,7 @@ from penstock.spark.refresh import make
 from tests.integration.spark.pipeline.test_store import messages, stored
 from tests.integration.spark.refreshing import refresh
 from tests.integration.spark.topics.place import topic_server, url_of
-from tests.spark_cluster.cluster import HAS_NAMESPACES, Cluster, Connect
+from tests.spark_cluster.cluster import HAS_NAMESPACES, Cluster, Connect, on_both_executors
 from tests.spark_cluster.place import fill, penstock
 
 pytestmark = pytest.mark.skipif(not HAS_NAMESPACES, reason="needs the right to unshare mounts")
@@ -70,15 +70,6 @@ def test_a_refresh_on_shared_storage_is_whole(spark: Any, shared: Catalog) -> No
     names = [path.name for path in left(shared)]
     assert len(names) == 4
     assert all(name.startswith("part-") for name in names), names
-
-
-def on_both_executors(rows: Any) -> Any:
-    """The same rows in two tasks that start together, so that each executor's one core has one."""
-
-    def passed(batches: Iterator[Any]) -> Iterator[Any]:  # by value: workers have no `tests`
-        yield from batches
-
-    return rows.repartition(2).mapInArrow(passed, rows.schema, barrier=True)
 
 
 def test_a_batch_whose_files_are_not_all_here_moves_no_cursor(spark: Any, apart: Catalog) -> None:
