@@ -14,6 +14,8 @@ from penstock.cli.groups import LazyGroup
 COMMANDS: Final = {
     "up": ("up", "Run server, ingest and tables on this machine until Ctrl-C."),
     "serve": ("serve", "Serve topics over HTTP until Ctrl-C."),
+    "status": ("status", "Say how things stand in one sentence, with what waits and why."),
+    "top": ("status", "Show how things stand, once a second until Ctrl-C."),
     "topic": ("topic", "Write, read and follow topics of a running server."),
     "entity": (
         "entity",

@@ -18,7 +18,7 @@ import msgspec
 from penstock.client.errors import NotPenstock
 from penstock.client.records import encode_records
 from penstock.client.wire import HttpAnswer, HttpRequest
-from penstock.protocol import answers, requests
+from penstock.protocol import answers, part_answers, requests
 from penstock.protocol.config import config_fields
 from penstock.protocol.errors import InvalidRequest
 from penstock.protocol.routes import ARROW
@@ -288,6 +288,16 @@ def metrics() -> ApiCall[dict[str, Any]]:
 def scheduler(topic: str | None = None) -> ApiCall[dict[str, Any]]:
     """What the scheduler is doing, for the server or for one topic."""
     return ApiCall(HttpRequest("GET", "/v0/scheduler" + query_text(topic=topic)), _read_any)
+
+
+def verdict() -> ApiCall[part_answers.Verdict]:
+    """How things stand."""
+    return ApiCall(HttpRequest("GET", "/v0/verdict"), reads(part_answers.Verdict))
+
+
+def waiting() -> ApiCall[part_answers.WaitingList]:
+    """Everything that waits."""
+    return ApiCall(HttpRequest("GET", "/v0/waiting"), reads(part_answers.WaitingList))
 
 
 def ingest_status() -> ApiCall[dict[str, Any]]:

@@ -373,6 +373,10 @@ class Warehouse:
 
     # looking -------------------------------------------------------------------------------------
 
+    def now_ms(self) -> int:
+        """The warehouse's time."""
+        return self._clock.now_ms()
+
     def status(self) -> list[TableHealth]:
         """Every table: whether it is fresh, and what it waits for."""
         return self._status.status()

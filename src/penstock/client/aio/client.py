@@ -22,7 +22,7 @@ from penstock.client.settings import DEFAULT_URL, ClientSettings
 from penstock.client.transports.aio import AsyncTransport
 from penstock.client.watching import Position, WatchCore, WatchOptions, starts_of
 from penstock.kernel.units import MIB
-from penstock.protocol import answers
+from penstock.protocol import answers, part_answers
 from penstock.protocol.commits import Commit
 from penstock.protocol.requests import RouterBody
 
@@ -474,6 +474,14 @@ class AsyncClient:
     async def scheduler(self, topic: str | None = None) -> dict[str, Any]:
         """What the server's scheduler is about to do, and why; for one topic if it is named."""
         return await self._runner.run(calls.scheduler(topic))
+
+    async def verdict(self) -> part_answers.Verdict:
+        """How things stand: one sentence, its level, and the facts behind it."""
+        return await self._runner.run(calls.verdict())
+
+    async def waiting(self) -> part_answers.WaitingList:
+        """Everything that waits, the longest first: why, and what would help."""
+        return await self._runner.run(calls.waiting())
 
     async def ingest_status(self) -> dict[str, Any]:
         """Windows, rates and the bottleneck of an ingest edge; `url` is its status port.

@@ -23,7 +23,7 @@ from penstock.client.settings import DEFAULT_URL, ClientSettings
 from penstock.client.transports.blocking import Transport
 from penstock.client.watching import Position, WatchCore, WatchOptions, starts_of
 from penstock.kernel.units import MIB
-from penstock.protocol import answers
+from penstock.protocol import answers, part_answers
 from penstock.protocol.commits import Commit
 from penstock.protocol.requests import RouterBody
 
@@ -475,6 +475,14 @@ class Client:
     def scheduler(self, topic: str | None = None) -> dict[str, Any]:
         """What the server's scheduler is about to do, and why; for one topic if it is named."""
         return self._runner.run(calls.scheduler(topic))
+
+    def verdict(self) -> part_answers.Verdict:
+        """How things stand: one sentence, its level, and the facts behind it."""
+        return self._runner.run(calls.verdict())
+
+    def waiting(self) -> part_answers.WaitingList:
+        """Everything that waits, the longest first: why, and what would help."""
+        return self._runner.run(calls.waiting())
 
     def ingest_status(self) -> dict[str, Any]:
         """Windows, rates and the bottleneck of an ingest edge; `url` is its status port.

@@ -28,7 +28,16 @@ from penstock.protocol.errors import (
     TopicNotFound,
 )
 from penstock.protocol.routes import ADMIN, FLAG, IDEMPOTENCY_KEY, WRITE, Param, Route
-from penstock.server.api import probes, queues, routers, spaces, tables, topics, warehouse
+from penstock.server.api import (
+    overview,
+    probes,
+    queues,
+    routers,
+    spaces,
+    tables,
+    topics,
+    warehouse,
+)
 from penstock.server.api.answers import Flags, Numbers, Spent, written, written_new
 from penstock.server.api.auth import Grant, bearer, query_token
 from penstock.server.api.call import ROUTES, Call, Context
@@ -46,7 +55,7 @@ _PATHS_MAX: Final = 10_000
 
 HANDLERS: Final = (
     topics, routers, queues, work, watch, websocket, spaces, tables, table_watch, warehouse,
-    probes,
+    probes, overview,
 )  # fmt: skip
 """The modules whose handlers are in the route table."""
 

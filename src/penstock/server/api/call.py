@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from msgspec import Struct, structs
+
 from penstock.kernel.clock import Clock
 from penstock.kernel.errors import PenstockError
 from penstock.kernel.text import Seldom, and_others
@@ -24,6 +26,7 @@ from penstock.server.api.columns import ColumnRuns
 from penstock.server.api.errors import Hiding, describe
 from penstock.server.api.queries import Query, json_body
 from penstock.server.http.message import Answer, Exchange, Request
+from penstock.server.overview.looks import Looks
 from penstock.server.push.shared import SharedWatches
 from penstock.server.push.watching import WatcherSessions
 from penstock.topics.core.router import RouterConfig
@@ -72,8 +75,10 @@ class Context:
     parked: dict[Task[Any], None] = field(default_factory=dict)
     columns: ColumnRuns = field(default_factory=ColumnRuns)
     shared: SharedWatches = field(init=False)
+    looks: Looks = field(init=False)
 
     def __post_init__(self) -> None:
+        self.looks = Looks(self)
         self.started_ms = self.clock.monotonic_ms()
         self.shared = SharedWatches(
             self.engine,
@@ -162,6 +167,10 @@ class Call:
     def answer(self, status: int = 200, **fields: Any) -> Answer:
         """A data answer with its performance."""
         return Answer(status, data_body(fields, self.total_ms()))
+
+    def tell(self, answer: Struct, status: int = 200) -> Answer:
+        """A data answer that is a struct, with its performance."""
+        return Answer(status, data_body(structs.asdict(answer), self.total_ms()))
 
     @property
     def is_bounded(self) -> bool:

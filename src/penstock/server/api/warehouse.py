@@ -69,6 +69,11 @@ class TablesDesk:
         self.news: Any = None
         """What tells watchers of tables of new snapshots, once there is one."""
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the warehouse was opened: the first call does."""
+        return self._warehouse is not None
+
     async def do(self, work: Callable[[Warehouse], T]) -> T:
         """Run a call on the warehouse; `Busy` if too many others are waiting."""
         if self._waiting >= WAITING_MAX:

@@ -117,6 +117,10 @@ class Queue:
         ready = self.topic.count - in_flight - len(self._delayed) - len(self._settling)
         return JobCounts(ready, in_flight, self.dead_lettered)
 
+    def first_ready(self) -> int | None:
+        """The job that would be leased next; None if none is ready."""
+        return next(self._waiting(), None)
+
     @property
     def in_flight(self) -> int:
         """How many jobs are leased, as of the time last seen."""

@@ -11,6 +11,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from functools import partial
+from itertools import islice
 from typing import Any, Final
 
 from penstock.kernel.clock import Clock
@@ -128,6 +129,18 @@ class Forwarder:
             }
             for router in self._registry.routers.fed_by(source)
         ]
+
+    def stopped(self, most: int) -> list[tuple[RouterConfig, str]]:
+        """Routers whose destination takes no more, each with the reason."""
+        found = []
+        for name in islice(self._held, most):
+            router = self._registry.routers.find(name)
+            if router is None:
+                continue
+            topic = self._registry.topics.get(router.config.source)
+            if topic is not None and router.source_seq < topic.head_seq:
+                found.append((router.config, self._reason(router, topic.head_seq)))
+        return found
 
     def _reason(self, router: Router, head_seq: int) -> str:
         if router.source_seq >= head_seq:

@@ -16,6 +16,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
+from itertools import islice
 from typing import Any, Final
 
 from penstock.flow.ageing import AgeingQueue
@@ -134,7 +135,7 @@ class Turns:
 
     def view(self, topic: str | None = None) -> dict[str, Any]:
         """The waiting topics, and why they wait, for people."""
-        now_ms, now_ns = self._clock.monotonic_ms(), self._clock.monotonic_ns()
+        now_ms = self._clock.monotonic_ms()
         rung = self.rung
         quantiles = self.latency.quantiles((0.5, 0.99))
         shown: dict[str, Any] = {
@@ -166,17 +167,26 @@ class Turns:
             ],
         }
         if topic is not None:
-            place = self._queue.place(topic, now_ms)
-            marked_ns = self._marked_ns.get(topic)
-            shown["topic"] = {
-                "topic": topic,
-                "standing": place.standing.value,
-                "band": None if place.band is None else f"B{place.band}",
-                "waited_ms": 0 if marked_ns is None else (now_ns - marked_ns) // 1_000_000,
-                "effective_priority": place.effective_priority,
-                "reason": self._reason(topic, place.reason),
-            }
+            shown["topic"] = self.place(topic)
         return shown
+
+    def place(self, topic: str) -> dict[str, Any]:
+        """Where a topic stands, and why it waits, for people."""
+        place = self._queue.place(topic, self._clock.monotonic_ms())
+        marked_ns = self._marked_ns.get(topic)
+        now_ns = self._clock.monotonic_ns()
+        return {
+            "topic": topic,
+            "standing": place.standing.value,
+            "band": None if place.band is None else f"B{place.band}",
+            "waited_ms": 0 if marked_ns is None else (now_ns - marked_ns) // 1_000_000,
+            "effective_priority": place.effective_priority,
+            "reason": self._reason(topic, place.reason),
+        }
+
+    def longest(self, most: int) -> list[str]:
+        """The topics that have waited longest for their turn, the longest first."""
+        return list(islice(self._marked_ns, most))
 
     def _reason(self, topic: str, reason: str) -> str:
         if topic not in self._marked_ns:
