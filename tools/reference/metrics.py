@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock.protocol.history import SERIES
 from penstock.protocol.metrics import Metric
 from penstock.server.api.metrics import METRICS, TOPICS_SHOWN_MAX
 from tools.reference.names import cell
@@ -16,7 +17,17 @@ def metrics_page() -> str:
     ]
     lines += [f"shows the first {TOPICS_SHOWN_MAX:,} topics by name; `&prefix=NAME` narrows them."]
     lines += ["", "| name | kind | labels | in JSON | meaning |", "|---|---|---|---|---|"]
-    return "\n".join([*lines, *(row(metric) for metric in METRICS.metrics)]) + "\n"
+    lines += [row(metric) for metric in METRICS.metrics]
+    return "\n".join([*lines, *series_lines()]) + "\n"
+
+
+def series_lines() -> list[str]:
+    """The series of the history, which is sampled once a second."""
+    lines = ["", "## History", ""]
+    lines += ["`GET /v0/history` gives these over time: the last 15 minutes by the second, or the"]
+    lines += ["last 24 hours by the minute (mean, `_min` and `_max`)."]
+    lines += ["", "| series | unit | meaning |", "|---|---|---|"]
+    return lines + [f"| `{each.name}` | {each.unit} | {cell(each.text)} |" for each in SERIES]
 
 
 def row(metric: Metric) -> str:

@@ -159,7 +159,7 @@ def diff_arrow(
     request = _diff_request(topic, from_ts, wait_ms, fields)
     accepted = f"{ARROW};compression=lz4" if lz4 else ARROW
     request = request._replace(headers=f"Accept: {accepted}\r\n")
-    return ApiCall(request, _read_arrow, wait_ms=wait_ms)
+    return ApiCall(request, read_arrow, wait_ms=wait_ms)
 
 
 def delete_records(
@@ -430,7 +430,8 @@ def _read_many(answer: HttpAnswer) -> list[answers.TopicWritten]:
     return reads(answers.WrittenMany)(answer).writes
 
 
-def _read_arrow(answer: HttpAnswer) -> bytes:
+def read_arrow(answer: HttpAnswer) -> bytes:
+    """The Arrow stream of an answer."""
     found = answer.headers.get("content-type", "nothing")
     if not found.startswith(ARROW):
         raise NotPenstock(f"the server answered with {found} instead of {ARROW}")

@@ -129,7 +129,8 @@ class LocalJournal:
         index = self._next_index[partition]
         operation = Append(partition, (LogEntry(index, _TERM, payload),))
         synced = partition if sync else None
-        self.wal.submit(operation, partial(self._answer, on_durable, synced), sync=sync)
+        began_ns = self._clock.monotonic_ns()
+        self.wal.submit(operation, partial(self._appended, on_durable, synced, began_ns), sync=sync)
         self._next_index[partition] = index + 1
         self._in_flight += 1
         counters = self.counters
@@ -239,6 +240,13 @@ class LocalJournal:
         _LOGGER.error("the log could not be synced: %s", error)
         if self._sync_timer is None and not self._closing:
             self._sync_timer = self._loop.call_later(_RETRY_S, self._sync_by_time)
+
+    def _appended(
+        self, on_durable: OnDurable, synced: int | None, began_ns: int, error: Exception | None
+    ) -> None:
+        """Complete an append, and note how long it took."""
+        self.counters.commit_ns.record(self._clock.monotonic_ns() - began_ns)
+        self._answer(on_durable, synced, error)
 
     def _answer(self, on_durable: OnDurable, synced: int | None, error: Exception | None) -> None:
         """Complete a write; `synced` is its partition, if nothing of it remains to be synced."""

@@ -26,6 +26,7 @@ from queue import SimpleQueue
 from typing import Final, NamedTuple, Protocol
 
 from penstock.flow.governor import COMMIT_WINDOW_MS_MIN, hold_ms
+from penstock.flow.latency_window import LatencyWindow
 from penstock.kernel.clock import Clock
 from penstock.kernel.errors import Rejected
 from penstock.kernel.units import MIB
@@ -94,6 +95,10 @@ class WalCounters:
     queue_depth_peak: int = 0
     failures: int = 0
     last_failure: str | None = None
+    commit_ns: LatencyWindow = field(default_factory=LatencyWindow)
+    """From the submission of an operation to its answer; of the present second."""
+    fsync_ns: LatencyWindow = field(default_factory=LatencyWindow)
+    """Of each sync; of the present second."""
 
     def count(self, operations: int, calls: int, syncs: int, took_ns: int) -> None:
         """Count a group with its store calls and syncs."""
@@ -105,6 +110,7 @@ class WalCounters:
             self.fsync_us_total += took_us * syncs
             self.last_fsync_us = took_us
             self.fsync_buckets[bisect_left(FSYNC_BUCKETS_US, took_us)] += syncs
+            self.fsync_ns.record(took_ns // calls)
 
 
 class GroupStore(Protocol):

@@ -44,6 +44,15 @@ def is_topic_name(name: object) -> bool:
     return isinstance(name, str) and _TOPIC_NAME.fullmatch(name) is not None
 
 
+RESERVED_PREFIX: Final = "penstock."
+"""Topics with such names are the server's own: their records count in no total of the node."""
+
+
+def is_reserved(name: str) -> bool:
+    """Whether a topic belongs to the server itself."""
+    return name.startswith(RESERVED_PREFIX)
+
+
 def check_topic_name(name: object) -> str:
     """A valid name for a new topic, or `InvalidRequest`."""
     if not isinstance(name, str) or _TOPIC_NAME.fullmatch(name) is None:

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
 from uuid import uuid4
 
-from penstock.client import calls, space_calls
+from penstock.client import calls, space_calls, view_calls
 from penstock.client.batching import BatchLimits
 from penstock.client.blocking.runner import Runner
 from penstock.client.blocking.tables import Tables
@@ -25,6 +25,7 @@ from penstock.client.watching import Position, WatchCore, WatchOptions, starts_o
 from penstock.kernel.units import MIB
 from penstock.protocol import answers, part_answers
 from penstock.protocol.commits import Commit
+from penstock.protocol.history import History
 from penstock.protocol.requests import RouterBody
 
 if TYPE_CHECKING:
@@ -483,6 +484,22 @@ class Client:
     def waiting(self) -> part_answers.WaitingList:
         """Everything that waits, the longest first: why, and what would help."""
         return self._runner.run(calls.waiting())
+
+    def history(
+        self, series: Iterable[str] = (), *, step: str = "1s", since_ms: int | None = None
+    ) -> History:
+        """The server's own numbers over time: by the second ("1s") or by the minute ("1m").
+
+        Without names, all series; `since_ms` leaves out what the caller has already.
+        """
+        return self._runner.run(view_calls.history(series, step=step, since_ms=since_ms))
+
+    def history_arrow(
+        self, series: Iterable[str] = (), *, step: str = "1s", since_ms: int | None = None
+    ) -> pa.Table:
+        """Like `history`, as an Arrow table."""
+        call = view_calls.history_arrow(series, step=step, since_ms=since_ms)
+        return arrow_table(self._runner.run(call))
 
     def ingest_status(self) -> dict[str, Any]:
         """Windows, rates and the bottleneck of an ingest edge; `url` is its status port.

@@ -29,6 +29,7 @@ from penstock.protocol.errors import (
 )
 from penstock.protocol.routes import ADMIN, FLAG, IDEMPOTENCY_KEY, WRITE, Param, Route
 from penstock.server.api import (
+    history,
     overview,
     probes,
     queues,
@@ -55,7 +56,7 @@ _PATHS_MAX: Final = 10_000
 
 HANDLERS: Final = (
     topics, routers, queues, work, watch, websocket, spaces, tables, table_watch, warehouse,
-    probes, overview,
+    probes, overview, history,
 )  # fmt: skip
 """The modules whose handlers are in the route table."""
 
@@ -108,11 +109,13 @@ class TopicApplication:
     def open(self) -> None:
         """The engine is ready: serve data routes from now on."""
         self._is_plain = self.context.keys is None
+        self.context.sampler.start()
 
     def drain(self) -> None:
         """Accept nothing new, end every stream, and answer the calls that wait for data."""
         self.context.draining = True
         self._is_plain = False
+        self.context.sampler.stop()
         for stream in list(self.context.streams):
             stream.end()
         for task in list(self.context.parked):

@@ -25,6 +25,7 @@ from penstock.server.api.auth import Caps, Grant, KeyRing
 from penstock.server.api.columns import ColumnRuns
 from penstock.server.api.errors import Hiding, describe
 from penstock.server.api.queries import Query, json_body
+from penstock.server.api.sampler import Sampler
 from penstock.server.http.message import Answer, Exchange, Request
 from penstock.server.overview.looks import Looks
 from penstock.server.push.shared import SharedWatches
@@ -76,6 +77,7 @@ class Context:
     columns: ColumnRuns = field(default_factory=ColumnRuns)
     shared: SharedWatches = field(init=False)
     looks: Looks = field(init=False)
+    sampler: Sampler = field(init=False)
 
     def __post_init__(self) -> None:
         self.looks = Looks(self)
@@ -85,6 +87,7 @@ class Context:
             lambda: self.clock.monotonic_ns() / 1e9,
             self.engine.turns.later,
         )
+        self.sampler = Sampler(self.engine, lambda: self.caps.streams)
 
     def tell(self, what: str, error: Exception) -> None:
         """Log a server-side failure: at most once a second, unless it was unexpected.

@@ -12,10 +12,13 @@ than a JSON page.
 
 from __future__ import annotations
 
+import asyncio
 import struct
+import sys
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib import import_module
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -33,6 +36,12 @@ TAG: Final = 3
 META: Final = 5
 _ALL: Final = 1 << 62
 _PREFIX: Final = struct.Struct("<II")  # of every message: a marker and the length of its head
+
+
+async def load_arrow() -> None:
+    """Import Arrow off the loop: it takes long, and most servers never need it."""
+    if "pyarrow" not in sys.modules:
+        await asyncio.get_running_loop().run_in_executor(None, import_module, "pyarrow")
 
 
 class ColumnRequest(NamedTuple):

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import sys
-from importlib import import_module
 from typing import Any, Final
 
 import msgspec
@@ -45,6 +42,7 @@ from penstock.server.api.columns import (
     RecordColumns,
     arrow_stream,
     larger,
+    load_arrow,
     page_facts,
     record_batch,
 )
@@ -295,8 +293,7 @@ def _page(call: Call, found: DiffPage, request: ReadRequest) -> bytes:
 
 async def _arrow(call: Call, request: ReadRequest) -> Answer:
     """A page of columns; the columns of complete runs are cached for the next reader."""
-    if "pyarrow" not in sys.modules:  # slow to import, and not always needed
-        await asyncio.get_running_loop().run_in_executor(None, import_module, "pyarrow")
+    await load_arrow()
     is_filtered = bool(request.nodes) or request.tag is not None
     found = await _read(call, request if is_filtered else request._replace(limit=1))
     pieces: list[RecordColumns] | None = None
@@ -306,6 +303,7 @@ async def _arrow(call: Call, request: ReadRequest) -> Answer:
             topic = call.context.engine.topic(call.name)
             pieces, next_from_seq = call.context.columns.page(topic, wanted)
             found = found._replace(next_from_seq=next_from_seq, head_seq=topic.head_seq)
+            topic.out_records += sum(piece.rows for piece in pieces) - 1  # one was read above
         except NotLoaded:  # cold records take the usual read path
             found = await _read(call, request)
     if pieces is None:

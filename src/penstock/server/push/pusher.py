@@ -120,6 +120,7 @@ class Pusher:
     def leave_all(self) -> None:
         """Stop pushing all topics."""
         self.is_over = True
+        self._set_full(False)
         for topic in list(self.followers):
             self.leave(topic)
         for task in self._owing:
@@ -138,7 +139,7 @@ class Pusher:
 
     def on_room(self) -> None:
         """The peer has read: continue."""
-        self._is_full = False
+        self._set_full(False)
         self._serve()
 
     def push(self, topic: str) -> None:
@@ -203,13 +204,14 @@ class Pusher:
         self._gone.pop(follower.topic, None)
         self.load(follower)
         before = (follower.cursor, follower.epoch, follower.fresh, follower.told_caught_up)
-        page = self.engine.watchers.page(
-            found, follower.cursor, follower.epoch, follower.shape, self.engine.clock.now_ms()
-        )
+        watchers, now_ms = self.engine.watchers, self.engine.clock.now_ms()
+        page = watchers.page(found, follower.cursor, follower.epoch, follower.shape, now_ms)
         if page.waits:  # the topic gets another turn when its cold records are loaded
             return False
         events = follower.take(page)
         taken = self.send(follower, page, events) if events else 0
+        if any(event.kind == "record" for event in events[:taken]):
+            watchers.push(found, len(page.diff.found.records), now_ms)
         if taken == len(events):
             self.store(follower)
             if page.diff.caught_up:
@@ -260,8 +262,13 @@ class Pusher:
 
     def _pause(self, topic: str) -> None:
         if not self.is_over:
-            self._is_full = True
+            self._set_full(True)
             self._waiting = {topic: None, **self._waiting}
+
+    def _set_full(self, is_full: bool) -> None:
+        """Note whether the peer does not read, and count it among those that do not."""
+        self.engine.watchers.slow += is_full - self._is_full
+        self._is_full = is_full
 
     async def _drained(self, topic: str) -> None:
         await self.engine.forwarder.drain(topic)

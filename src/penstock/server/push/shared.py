@@ -224,7 +224,8 @@ class SharedWatch:
         batch.cursor = WatchCursor(diff.next_from_seq, before.epoch, told)
         frames = self._frames(page, before) if is_news else b""
         if frames:
-            self._send(batch, frames, before)
+            told_to = self._send(batch, frames, before)
+            self._engine.watchers.push(topic, told_to * len(diff.found.records), now_ms)
 
     def _frames(self, page: SharedPage, before: WatchCursor) -> bytes:
         """The events of a page: records, and caught-up for members that have not had it."""
@@ -243,12 +244,16 @@ class SharedWatch:
         page.frames[before] = frames
         return frames
 
-    def _send(self, batch: EventBatch, frames: bytes, before: WatchCursor) -> None:
+    def _send(self, batch: EventBatch, frames: bytes, before: WatchCursor) -> int:
+        """Write to every member; those that took nothing leave. Returns how many took it."""
         batch.spoke_s = self._watches.now_s()
-        for member in batch.write(frames):
+        told_to = len(batch.members)
+        behind = batch.write(frames)
+        for member in behind:
             if member in batch.members:
                 self._watches.leave(member)
                 member.left_behind(before)
+        return told_to - len(behind)
 
     def _merge(self, batch: EventBatch, into: EventBatch) -> None:
         for member in tuple(batch.members):

@@ -161,7 +161,10 @@ class WorkStream:
         frames = [
             sse.frame(b"%d" % job.slot.seq, b"job", job_event(self._topic, job)) for job in jobs
         ]
-        return not self._ended and self._stream.write(b"".join(frames))
+        is_sent = not self._ended and self._stream.write(b"".join(frames))
+        if is_sent:
+            self._engine.watchers.pushed += len(jobs)
+        return is_sent
 
     def _forget_settled(self) -> None:
         """Make room: forget jobs that are finished, released, or whose lease has expired."""

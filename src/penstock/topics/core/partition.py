@@ -422,11 +422,14 @@ class Partition:
     def _apply_appended(self, entry: Appended) -> AppendResult:
         if self._staged_bytes:
             self._count_staged(-entry.batch.size_bytes)
-        topic = self.topics[entry.topic]
+        topic, totals = self.topics[entry.topic], self.registry.totals
         answer = topic.apply_append(entry)
         if entry.feed is not None:
             self.routers.apply_feed(entry.feed, entry.topic, answer.records + entry.feed.unlogged)
-        self.registry.totals.recount(topic)
+        elif not topic.is_reserved:
+            totals.in_records += answer.records
+            totals.in_bytes += entry.batch.size_bytes
+        totals.recount(topic)
         return answer
 
     def _stage_committed(self, entry: SpaceCommitted) -> None:
@@ -439,7 +442,10 @@ class Partition:
             self._count_staged(-entry.batch.size_bytes)
         space = self.spaces[entry.topic]
         answer = space.apply(entry)
-        self.registry.totals.recount(space.topic)
+        totals = self.registry.totals
+        totals.in_records += 1
+        totals.in_bytes += entry.batch.size_bytes
+        totals.recount(space.topic)
         return answer
 
     def _stage_configured(self, entry: Configured) -> None:

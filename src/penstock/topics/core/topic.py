@@ -15,6 +15,7 @@ from typing import NamedTuple
 from penstock.kernel.errors import Corrupt
 from penstock.protocol.config import Changes, TopicConfig, check_change
 from penstock.protocol.errors import InvalidRequest, IsASpace, RecordTooLarge, TopicFull
+from penstock.protocol.values import is_reserved
 from penstock.topics.core.batch import Batch
 from penstock.topics.core.entries import (
     Advanced,
@@ -59,8 +60,11 @@ class Topic:
         self.epoch = epoch
         self.told_epoch = epoch  # the epoch shown to readers: see `Registry.add`
         self.is_simple = _is_simple(config)
+        self.is_reserved = is_reserved(name)
         self.now_ms = now_ms
         self.last_write_ms: int | None = None
+        self.out_records = 0  # given to readers, watchers and workers since the start
+        self.last_out_ms = 0  # when the last of them were
         self.floors = Floors()
         self.answers = KeyedAnswers()
         self.fed: dict[str, FeedMark] = {}

@@ -85,6 +85,8 @@ class Totals:
         self.size_bytes = 0
         self.hot_bytes = 0  # of records in memory
         self.leases = 0
+        self.in_records = 0  # ever written, without what routers copy and the server's own topics
+        self.in_bytes = 0
         self.by_class: Counter[str] = Counter()
         self.by_type: Counter[str] = Counter()
         self.topics: Shelves[Topic] = Shelves()

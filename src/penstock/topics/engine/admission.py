@@ -9,7 +9,7 @@ import math
 
 from penstock.flow.drain import Drain
 from penstock.log.journal import LocalJournal
-from penstock.protocol.errors import Saturated, Throttled
+from penstock.protocol.errors import Saturated, Throttled, TopicFull
 from penstock.topics.core.registry import Registry
 from penstock.topics.engine.writers import PartitionWriter
 
@@ -27,6 +27,7 @@ class Admission:
         log_wait_ms_max: int,
     ) -> None:
         self.room_bytes = 0.0  # may wait for the log before a closer check
+        self.refused = 0  # writes ever refused for lack of room or time
         self._registry = registry
         self._backlog = journal.backlog
         self._counters = journal.counters
@@ -71,6 +72,11 @@ class Admission:
                 retry_after_ms=max(drain_ms, 1),
                 limit="max_waiting_bytes",
             )
+
+    def count(self, error: Exception) -> None:
+        """Count a refused write, if the reason is lack of room or time."""
+        if isinstance(error, Throttled | TopicFull):
+            self.refused += 1
 
     def sample(self, span_ms: float) -> tuple[float, float]:
         """How long the queue for the log would take to be written, and how long it may take."""

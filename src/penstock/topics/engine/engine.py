@@ -299,6 +299,7 @@ class Engine:
                 writer.later(partial(self.write, name, write, done), write.batch.size_bytes)
                 return
         except PenstockError as error:
+            self.admission.count(error)
             done(error)
             return
         if (
@@ -316,6 +317,7 @@ class Engine:
             self.admission.check(writer, disable=write.disable_backpressure)
             decided = writer.partition.decide_write(name, write, self.clock.now_ms())
         except PenstockError as error:
+            self.admission.count(error)
             done(error)
             return
         if isinstance(decided, AppendResult):
@@ -332,6 +334,13 @@ class Engine:
 
     async def write_many(self, writes: Sequence[tuple[str, WriteRequest]]) -> list[AppendResult]:
         """Append to several topics of one partition, all or nothing."""
+        try:
+            return await self._write_many(writes)
+        except PenstockError as error:
+            self.admission.count(error)
+            raise
+
+    async def _write_many(self, writes: Sequence[tuple[str, WriteRequest]]) -> list[AppendResult]:
         writer = self.writer(writes[0][0])
         names = [name for name, _ in writes]
         if len(set(names)) < len(names):
@@ -432,6 +441,9 @@ class Engine:
         now_ms = self.clock.now_ms()
         diff = read(topic, request, now_ms, self.limits, upto_seq)
         self.recency.touch(name)
+        if diff.found.records:
+            topic.out_records += len(diff.found.records)
+            topic.last_out_ms = now_ms
         if topic.config.ttl_ms:
             self.registry.recount(topic)
         return diff

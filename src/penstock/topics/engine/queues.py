@@ -276,6 +276,9 @@ class QueueCommands:
             slot = queue.topic.slot(lease.seq)
             assert slot is not None, "only live jobs are leased"
             jobs[lease.request].append(LeasedJob(lease, slot))
+        if entry.leases:
+            queue.topic.out_records += len(entry.leases)
+            queue.topic.last_out_ms = entry.now_ms
         if change.entries and (entry.leases or entry.dead):
             writer = self._writers.of(entry.topic)
             await writer.commit(change, sync=bool(change.to_log))

@@ -131,6 +131,7 @@ class SpaceCommands:
             else:
                 decided = space.decide(commit, self._clock.now_ms(), self.rule)
         except PenstockError as error:
+            self._admission.count(error)
             self._tell(writer, name, error, done)
             return
         if isinstance(decided, SpaceCommitted):
@@ -148,6 +149,7 @@ class SpaceCommands:
         try:
             self._admission.check(writer)
         except PenstockError as error:
+            self._admission.count(error)
             done(error)
         else:
             writer.later(partial(self.commit, name, commit, done), len(json.encode(commit)))

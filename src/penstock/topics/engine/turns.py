@@ -20,8 +20,10 @@ from itertools import islice
 from typing import Any, Final
 
 from penstock.flow.ageing import AgeingQueue
+from penstock.flow.fairqueue import BandState
 from penstock.flow.governor import SAMPLE_MS, Governor, Load, Rung, climb
 from penstock.flow.histogram import LatencyHistogram
+from penstock.flow.latency_window import LatencyWindow
 from penstock.flow.priority import TICK_MS, Urgency, base_priority
 from penstock.kernel.clock import Clock
 from penstock.topics.core.registry import Registry
@@ -82,6 +84,7 @@ class Turns:
         self._timer: asyncio.TimerHandle | None = None
         self.governor = Governor()
         self.latency = LatencyHistogram()
+        self.recent = LatencyWindow()  # the latencies of the present second
         self.served = 0
 
     def start(self) -> None:
@@ -127,6 +130,10 @@ class Turns:
     def rung(self) -> Rung:
         """The current rung of the ladder."""
         return self.governor.rung
+
+    def bands(self) -> list[BandState]:
+        """Every band of waiting topics, lowest first."""
+        return self._queue.bands()
 
     def run(self) -> None:
         """Serve everything that is ready, for a clean shutdown."""
@@ -218,6 +225,7 @@ class Turns:
                 break
             marked_ns = self._marked_ns.pop(topic)
             self.latency.record(now_ns - marked_ns)
+            self.recent.record(now_ns - marked_ns)
             # Deliberate delay is not a sign of load: counting it would cause ever more delay.
             self._waits_ns += max(0, now_ns - max(marked_ns, self._held_until_ns))
             self._turns += 1

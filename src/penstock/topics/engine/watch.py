@@ -74,6 +74,8 @@ class Watchers:
     def __init__(self, limits: TopicLimits) -> None:
         self._limits = limits
         self.by_topic: dict[str, dict[Listener, None]] = {}
+        self.pushed = 0  # records ever pushed to watchers and workers
+        self.slow = 0  # connections that do not read what they were sent
         self._created: dict[Listener, None] = {}
         self._pages: dict[tuple[int, int | None, PageShape], SharedPage] = {}
         self._pages_of: tuple[Topic, int, int, int, TopicConfig] | None = None
@@ -132,6 +134,13 @@ class Watchers:
             if ask is not None:
                 behind = behind.plus(ask(topic))
         return behind
+
+    def push(self, topic: Topic, records: int, now_ms: int) -> None:
+        """Count records that were pushed, once for each watcher."""
+        if records:
+            self.pushed += records
+            topic.out_records += records
+            topic.last_out_ms = now_ms
 
     def has(self, topic: str) -> bool:
         """Whether a topic has listeners."""

@@ -1,0 +1,44 @@
+"""Calls that look at the server itself: its history.
+
+>>> history(["in", "refused"], step="1m").request.target
+'/v0/history?series=in%2Crefused&step=1m'
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from penstock.client.calls import ApiCall, query_text, read_arrow, reads
+from penstock.client.errors import NotPenstock
+from penstock.client.wire import HttpAnswer, HttpRequest
+from penstock.protocol.history import History
+from penstock.protocol.routes import ARROW
+
+
+def history(
+    series: Iterable[str] = (), *, step: str = "1s", since_ms: int | None = None
+) -> ApiCall[History]:
+    """Series of the server over time, as columns."""
+    return ApiCall(_history_request(series, step, since_ms), _read_history)
+
+
+def history_arrow(
+    series: Iterable[str] = (), *, step: str = "1s", since_ms: int | None = None
+) -> ApiCall[bytes]:
+    """Series of the server over time, as an Arrow stream."""
+    request = _history_request(series, step, since_ms)
+    return ApiCall(request._replace(headers=f"Accept: {ARROW}\r\n"), read_arrow)
+
+
+def _history_request(series: Iterable[str], step: str, since_ms: int | None) -> HttpRequest:
+    query = query_text(series=",".join(series) or None, step=step, since=since_ms)
+    return HttpRequest("GET", "/v0/history" + query)
+
+
+def _read_history(answer: HttpAnswer) -> History:
+    members = reads(dict[str, Any])(answer)
+    try:
+        return History.of(members)
+    except KeyError as error:
+        raise NotPenstock(f"the answer has no member {error}", status=answer.status) from error

@@ -1,0 +1,55 @@
+"""Handlers of what the server remembers of itself over time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.protocol.history import STEPS, History, HistoryAnswer, parse_series
+from penstock.protocol.routes import ARROW, NUMBER, READ, TEXT, Param
+from penstock.protocol.values import parse_choice
+from penstock.server.api.call import ROUTES, Call
+from penstock.server.api.columns import load_arrow
+from penstock.server.api.queries import wants_arrow
+from penstock.server.http.message import Answer
+
+
+@ROUTES.get(
+    "/v0/history",
+    answer=HistoryAnswer,
+    scope=READ,
+    query=(
+        Param("series", TEXT, "Names of series, joined by commas; all if not said."),
+        Param(
+            "step",
+            {"type": "string", "enum": list(STEPS)},
+            "`1s`: the last 15 minutes by the second. `1m`: the last 24 hours by the minute.",
+        ),
+        Param("since", NUMBER, "Only what is later than this, in ms since the epoch."),
+    ),
+    also=(ARROW,),
+)
+async def show_history(call: Call) -> Answer:
+    """The server's own numbers over time, as columns. As Arrow if that is accepted."""
+    query = call.query
+    names = parse_series(query.text("series"))
+    step = parse_choice("step", query.text("step") or STEPS[0], STEPS)
+    history = call.context.sampler.history(names, step, query.number("since", 0))
+    if wants_arrow(call.request.headers):
+        await load_arrow()
+        return Answer(200, history_arrow(history), ARROW.encode())
+    return call.answer(**history.members())
+
+
+def history_arrow(history: History) -> bytes:
+    """Series as an Arrow stream: `t` as a timestamp, then one column for each."""
+    import pyarrow as pa
+
+    columns: dict[str, Any] = {"t": pa.array(history.t, pa.timestamp("ms", "UTC"))}
+    for name, values in history.columns.items():
+        columns[name] = pa.array(values, pa.float64())
+    table = pa.table(columns).replace_schema_metadata({"step": history.step})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table)
+    body: bytes = sink.getvalue().to_pybytes()
+    return body
