@@ -51,7 +51,7 @@ CHECKS := tests-spark tests-tables tests-delta tests-integration tests-repositor
 	types lint layers
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-cluster bench lock docs generate format clean compiled smoke-compiled test-compiled wheel env-run env-dev \
+.PHONY: help demo test test-slow test-cluster bench lock docs vendor generate format clean compiled smoke-compiled test-compiled wheel env-run env-dev \
 	checks slow-checks lint types layers
 
 help: ## show this list
@@ -122,6 +122,9 @@ lock: env-dev ## resolve the requirements anew into requirements/*.txt
 
 docs: env-dev ## write the generated reference into docs/reference
 	@$(DEV)/bin/python -m tools.reference
+
+vendor: env-dev ## fetch what the dashboard brings along anew, by npm, with hashes
+	@$(DEV)/bin/python tools/vendor.py
 
 generate: env-dev ## make the blocking client from the asynchronous one
 	@$(DEV)/bin/python tools/unasync.py

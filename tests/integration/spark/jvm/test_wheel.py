@@ -1,4 +1,4 @@
-"""A wheel brings our Java classes compiled, so that a Java without a compiler has them too."""
+"""A wheel brings the dashboard and our Java classes, compiled for a Java without a compiler."""
 
 from __future__ import annotations
 
@@ -58,6 +58,13 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with zipfile.ZipFile(wheel) as opened:
         opened.extractall(home / "installed")
     return home / "installed"
+
+
+def test_a_wheel_brings_every_file_of_the_dashboard(installed: Path) -> None:
+    static = Path("penstock", "web", "static")
+    source, there = ROOT / "src" / static, installed / static
+    wanted = {path.relative_to(source) for path in source.rglob("*") if path.is_file()}
+    assert {path.relative_to(there) for path in there.rglob("*") if path.is_file()} == wanted
 
 
 def test_a_java_without_a_compiler_uses_the_classes_of_the_wheel(

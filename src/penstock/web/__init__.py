@@ -1,0 +1,1 @@
+"""The dashboard: pages, their assets, and what a browser runs."""
