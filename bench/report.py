@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -28,23 +30,54 @@ class Row:
     against: str | None = None
     goal: str | None = None
     met: bool | None = None
+    piece: str = ""
+    """The part of a long benchmark that measured it."""
+
+
+def everything(_: str) -> bool:
+    return True
+
+
+def nothing_kept(_: Report) -> None:
+    pass
 
 
 @dataclass(slots=True)
 class Report:
-    """The rows of one benchmark, in the order they were measured."""
+    """The rows of one benchmark, in the order they were measured.
+
+    A long benchmark is made of pieces. `wants` says whether one is to be run, and `on_piece` gets
+    the report after each, so that what is measured is kept even if the run is stopped.
+    """
 
     name: str
     title: str = ""
     rows: list[Row] = field(default_factory=list)
     files: dict[str, str] = field(default_factory=dict)
     """What is kept beside the rows, by the name of the file."""
+    wants: Callable[[str], bool] = everything
+    on_piece: Callable[[Report], None] = nothing_kept
+    _piece: str = ""
 
     def row(self, name: str, value: float, unit: str, **more: Any) -> Row:
         """Add a row; the keywords are the other fields of `Row`."""
-        row = Row(name, value, unit, **more)
+        row = Row(name, value, unit, **{"piece": self._piece, **more})
         self.rows.append(row)
         return row
+
+    @contextmanager
+    def piece(self, name: str) -> Iterator[None]:
+        """Rows that are added belong to a piece, and are handed on when it ends."""
+        self._piece = name
+        yield
+        self._piece = ""
+        self.on_piece(self)
+
+    def after(self, kept: Report) -> Report:
+        """These rows, and those of pieces in an earlier report that were not run again."""
+        again = {row.piece for row in self.rows}
+        rows = [row for row in kept.rows if row.piece and row.piece not in again]
+        return Report(self.name, self.title, [*rows, *self.rows], self.files)
 
     def show(self, console: Console) -> None:
         """Print the rows as a table."""
