@@ -129,8 +129,12 @@ def small(report: Report) -> None:
     with bench_spark() as (_, home):
         events = home / "events"
         events.mkdir()
-        conf = {"spark.eventLog.enabled": "true", "spark.eventLog.dir": f"file://{events}",
-                "spark.eventLog.rolling.enabled": "false", "spark.eventLog.compress": "false"}  # fmt: skip
+        conf = {
+            "spark.eventLog.enabled": "true",
+            "spark.eventLog.dir": f"file://{events}",
+            "spark.eventLog.rolling.enabled": "false",
+            "spark.eventLog.compress": "false",
+        }
         with (
             start_spark(SparkOptions(cache_dir=CACHE, conf=conf)) as spark,
             shop_of(spark.url, home / "small", SMALL_ROWS) as shop,

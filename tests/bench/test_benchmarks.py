@@ -114,3 +114,53 @@ def test_a_benchmark_that_stays_on_one_core_leaves_all_cores_to_the_next(made, m
     monkeypatch.setattr(module, "run", lambda _: os.sched_setaffinity(0, {min(cores)}))
     assert CliRunner().invoke(main, ["good"]).exit_code == 0
     assert os.sched_getaffinity(0) == cores
+
+
+@pytest.fixture
+def pieced(made) -> list[str]:
+    """`good` in three pieces; which of them were run, in order."""
+    ran: list[str] = []
+    module = sys.modules["bench.bench_good"]
+
+    def run(report: Report) -> None:
+        for name in module.pieces():
+            if report.wants(name):
+                with report.piece(name):
+                    ran.append(name)
+                    report.row(f"{name} run {len(ran)}", len(ran), "runs")
+                    if name == "third":
+                        raise RuntimeError("stopped here")
+
+    module.pieces, module.run = (lambda: ["first", "second", "third"]), run
+    return ran
+
+
+def kept_rows(made: Path) -> list[str]:
+    return [row.name for row in Report.read(made / "results" / "good.json").rows]
+
+
+def test_pieces_are_chosen_by_name_and_listed(made, pieced):
+    assert CliRunner().invoke(main, ["good", "--list"]).output == (
+        "good: first\ngood: second\ngood: third\n"
+    )
+    assert CliRunner().invoke(main, ["good", "--piece", "f*", "--piece", "s*"]).exit_code == 0
+    assert pieced == ["first", "second"]
+
+
+def test_a_run_that_is_stopped_has_kept_the_pieces_before(made, pieced):
+    assert CliRunner().invoke(main, ["good", "--keep"]).exit_code == 1
+    assert kept_rows(made) == ["first run 1", "second run 2"]
+
+
+def test_a_piece_that_is_run_again_replaces_only_its_own_rows(made, pieced):
+    CliRunner().invoke(main, ["good", "--keep"])
+    assert CliRunner().invoke(main, ["good", "--keep", "--piece", "first"]).exit_code == 0
+    assert kept_rows(made) == ["second run 2", "first run 4"]
+
+
+def test_only_missing_pieces_are_run_and_none_after_the_time(made, pieced):
+    CliRunner().invoke(main, ["good", "--keep", "--piece", "first"])
+    CliRunner().invoke(main, ["good", "--keep", "--missing", "--piece", "[fs]*"])
+    assert pieced == ["first", "second"]
+    assert CliRunner().invoke(main, ["good", "--seconds", "-1"]).exit_code == 0
+    assert pieced == ["first", "second"]

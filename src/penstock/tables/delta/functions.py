@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from enum import StrEnum
 from typing import Final
 
 from sqlglot import exp
@@ -47,9 +48,12 @@ _BY_ORDER_NAMES: Final = frozenset(
 _SORTS: Final = (exp.ArraySort, exp.ArraySize)
 _SORTS_NAMES: Final = frozenset({"array_sort", "sort_array", "size", "cardinality", "array_size"})
 
+_UNBOUNDED: Final = "UNBOUNDED"
+_FRAMELESS: Final = (exp.RowNumber, exp.Lag, exp.Lead, exp.Ntile)
+"""They look at the order of a partition, whatever the frame."""
+
 _TIED_WINDOWS: Final = (
-    exp.RowNumber, exp.Lag, exp.Lead, exp.FirstValue, exp.LastValue, exp.NthValue, exp.Ntile,
-    exp.First, exp.Last,
+    exp.FirstValue, exp.LastValue, exp.NthValue, exp.First, exp.Last,
 )  # fmt: skip
 
 
@@ -118,12 +122,44 @@ def depends_on_order(call: exp.Expr) -> bool:
     return not sorted_after
 
 
-def has_ties(window: exp.Window) -> bool:
-    """Whether a window function may tell apart rows that its ORDER BY does not."""
-    spec = window.args.get("spec")
-    frame = {} if spec is None else spec.args
-    by_rows = str(frame.get("kind") or "").upper() == "ROWS"
-    is_whole = by_rows and (frame.get("start"), frame.get("end")) == ("UNBOUNDED",) * 2
+class Ties(StrEnum):
+    """What must be done so that rows which an ORDER BY leaves equal cannot be told apart."""
+
+    NONE = "none"
+    """Nothing: the function does not tell them apart."""
+    ORDER = "order"
+    """The order is completed by all columns."""
+    WHOLE = "whole"
+    """The order is completed, and the frame, which is the whole partition, is by rows."""
+    OPEN = "open"
+    """There is no way: equal rows share a frame, and an order that tells them apart changes it."""
+
+
+def ties_of(window: exp.Window) -> Ties:
+    """How a window function depends on the order of rows that its ORDER BY leaves equal."""
     inner = core(window.this)
+    if isinstance(inner, _FRAMELESS):
+        return Ties.ORDER
+    kind, start, end = _frame(window)
+    is_whole = start == end == _UNBOUNDED
     named = isinstance(inner, exp.Anonymous) and inner.name.lower() in _BY_ORDER_NAMES
-    return (by_rows and not is_whole) or named or isinstance(inner, (*_TIED_WINDOWS, *_BY_ORDER))
+    if not named and not isinstance(inner, (*_TIED_WINDOWS, *_BY_ORDER)):
+        return Ties.ORDER if kind == "ROWS" and not is_whole else Ties.NONE
+    if is_whole:
+        return Ties.WHOLE
+    is_first = isinstance(inner, exp.First | exp.FirstValue) and not _skips_nulls(window.this)
+    return Ties.ORDER if kind == "ROWS" or (is_first and start == _UNBOUNDED) else Ties.OPEN
+
+
+def _frame(window: exp.Window) -> tuple[str, str, str]:
+    """Kind, start and end of a window's frame; without one it ends with the row and its equals."""
+    spec = window.args.get("spec")
+    if spec is None:
+        ordered = window.args.get("order") is not None
+        return "RANGE", _UNBOUNDED, "CURRENT ROW" if ordered else _UNBOUNDED
+    start, end = (str(spec.args.get(key) or "CURRENT ROW").upper() for key in ("start", "end"))
+    return str(spec.args.get("kind") or "RANGE").upper(), start, end
+
+
+def _skips_nulls(call: exp.Expr) -> bool:
+    return isinstance(call, exp.IgnoreNulls) or len(core(call).args.get("expressions") or ()) > 0

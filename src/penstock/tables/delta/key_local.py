@@ -8,7 +8,7 @@ from typing import Final
 from sqlglot import exp
 
 from penstock.tables.delta.algebra import Aggregate, Node, SetOperation, TopN, Window
-from penstock.tables.delta.functions import has_ties
+from penstock.tables.delta.functions import Ties, ties_of
 from penstock.tables.delta.writing import (
     NONE,
     ONE,
@@ -208,11 +208,13 @@ def total_windows(node: Window) -> list[exp.Window]:
     """The calls of a window; where ties would show, its order is completed by all columns."""
     found = []
     for call in node.calls:
-        whole = call.copy()
-        if has_ties(call):
+        whole, ties = call.copy(), ties_of(call)
+        if ties is not Ties.NONE:
             order = whole.args.get("order")
             keys = _completed(order.expressions if order is not None else (), node.child.columns)
             whole.set("order", exp.Order(expressions=keys))
+        if ties is Ties.WHOLE:  # else an order would end the frame with the row
+            whole.set("spec", _WHOLE.copy())
         found.append(whole)
     return found
 
@@ -222,6 +224,10 @@ def _completed(order: Sequence[exp.Ordered], columns: Iterable[str]) -> list[exp
     more = [exp.Ordered(this=exp.column(name)) for name in columns if name not in have]
     return [*(key.copy() for key in order), *more]
 
+
+_WHOLE: Final = exp.WindowSpec(
+    kind="ROWS", start="UNBOUNDED", start_side="PRECEDING", end="UNBOUNDED", end_side="FOLLOWING"
+)
 
 _COUNTS: Final = ("__lo", "__ld", "__ro", "__rd")
 

@@ -29,7 +29,7 @@ from penstock.tables.delta.algebra import (
 )
 from penstock.tables.delta.block import Block, Cte, Relation, conjuncts, with_ctes
 from penstock.tables.delta.front import Qualified
-from penstock.tables.delta.functions import has_ties, is_query, outermost
+from penstock.tables.delta.functions import Ties, is_query, outermost, ties_of
 from penstock.tables.delta.refusal import Cause, refusal, shown
 from penstock.tables.delta.scope import Scope
 
@@ -200,7 +200,7 @@ class Lowering:
                 lowered = block.lower_parts(whole)
                 lowered.set("partition_by", [exp.column(key) for key in keys])
                 assert isinstance(lowered, exp.Window)
-                self.ties |= has_ties(lowered)
+                self._note_ties(call, lowered)
                 groups.setdefault(tuple(sorted(set(keys))), []).append((call, lowered))
         for keys, calls in groups.items():
             made = tuple(self.fresh() for _ in calls)
@@ -208,6 +208,16 @@ class Lowering:
             block.inputs[:] = [Window(node, keys, made, tuple(call for _, call in calls))]
             for name, (call, _) in zip(made, calls, strict=True):
                 block.known[call] = name
+
+    def _note_ties(self, call: exp.Expr, lowered: exp.Window) -> None:
+        found = ties_of(lowered)
+        if found is Ties.OPEN:
+            raise refusal(
+                Cause.ORDER_DEPENDENT,
+                call,
+                "rows of an equal order share a RANGE frame, in which any may be the last",
+            )
+        self.ties |= found is not Ties.NONE
 
     # FROM ----------------------------------------------------------------------------------------
 

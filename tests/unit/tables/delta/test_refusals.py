@@ -22,6 +22,14 @@ REFUSED = {
     "SELECT k, max_by(n, k) FROM t GROUP BY k": ("order_dependent", "MAX_BY"),
     "SELECT k, approx_percentile(n, 0.5) FROM t GROUP BY k": ("order_dependent", "PERCENTILE"),
     "SELECT row_number() OVER (ORDER BY n) FROM t": ("whole_window", "ROW_NUMBER() OVER"),
+    "SELECT last_value(n) OVER (PARTITION BY k ORDER BY n) FROM t":
+        ("order_dependent", "share a RANGE frame"),
+    "SELECT nth_value(n, 2) OVER (PARTITION BY k ORDER BY n) FROM t":
+        ("order_dependent", "share a RANGE frame"),
+    "SELECT first_value(xs) OVER (PARTITION BY k ORDER BY n RANGE BETWEEN 5 PRECEDING AND "
+    "CURRENT ROW) FROM t": ("order_dependent", "share a RANGE frame"),
+    "SELECT first_value(xs) IGNORE NULLS OVER (PARTITION BY k ORDER BY n) FROM t":
+        ("order_dependent", "share a RANGE frame"),
     "SELECT sum(n) OVER () FROM t": ("whole_window", "without PARTITION BY"),
     "SELECT k FROM t WHERE n > ALL (SELECT m FROM u)": ("unsupported", "ALL and ANY"),
     "SELECT * FROM t PIVOT (sum(n) FOR k IN (1, 2))": ("unsupported", "PIVOT"),
