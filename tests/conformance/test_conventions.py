@@ -399,7 +399,7 @@ def test_an_error_has_the_envelope_and_no_performance(api, topic):
 
 @row("1.0 unknown route")
 @pytest.mark.parametrize(
-    "path", ["/", "/v0", "/v0/", "/v1/topics", "/v0/nothing", "/v0/topics/a/b/c", "/topics"]
+    "path", ["/v0", "/v0/", "/v1/topics", "/v0/nothing", "/v0/topics/a/b/c", "/nothing", "/topics/"]
 )
 def test_an_unknown_route_is_404(api, path):
     expect.refusal(api.get(path), 404, "not_found")

@@ -39,11 +39,14 @@ from penstock.server.api.warehouse import TablesDesk, WarehousePlace
 from penstock.server.http.listener import Listener
 from penstock.server.http.message import TransportLimits
 from penstock.server.http.origins import Origins
+from penstock.server.live.hub import Hub
+from penstock.server.live.twins import Identity, Twins
 from penstock.server.push.watching import WatcherSessions
 from penstock.topics.engine.engine import Engine
 from penstock.topics.engine.options import EngineOptions
 from penstock.topics.persist.data_dir import check_log_is_there
 from penstock.topics.persist.segments import SealOptions
+from penstock.web.pages import read_dashboard
 
 if TYPE_CHECKING:
     from penstock.app.tables import Warehouse
@@ -70,6 +73,9 @@ SLOW_S: Final = 1.0
 
 _WILDCARDS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
 """Addresses that stand for all interfaces, and a local address for each."""
+
+BOOT_BYTES: Final = 8
+"""Random bytes that tell one start of the server from another."""
 
 LOG_DIR: Final = "log"
 """The log's directory in the data directory."""
@@ -211,7 +217,9 @@ class Server:
             settings.backup_dir,
             self._open_tables(),
             hiding(settings),
+            site=read_dashboard(),
         )
+        context.live = Hub(Twins(context, self._identity()))
         self.application = TopicApplication(context)
         context.started_ms = self._gate.started_ms
         self._gate.application = self.application
@@ -229,6 +237,16 @@ class Server:
         gc.freeze()
         self.application.open()
         self._listener.use(self.application)
+
+    def _identity(self) -> Identity:
+        """What the dashboard says of this server."""
+        host, port = self.address
+        return Identity(
+            penstock.__version__,
+            secrets.token_hex(BOOT_BYTES),
+            own_url(self.settings, host, port).partition("://")[2],
+            self.clock.now_ms(),
+        )
 
     def _open_tables(self) -> TablesDesk | None:
         """The warehouse, if there is one; it is opened on first use."""

@@ -16,6 +16,9 @@ from penstock.server.api.app import TopicApplication
 from penstock.server.api.auth import CapLimits, Caps, parse_keys
 from penstock.server.api.call import Context
 from penstock.server.http.message import Request
+from penstock.server.live.hub import Hub
+from penstock.server.live.site import Site
+from penstock.server.live.twins import Identity, Twins
 from penstock.server.push.watching import WatcherSessions
 from penstock.topics.engine.engine import Engine
 from penstock.topics.engine.options import EngineOptions
@@ -71,6 +74,11 @@ class FakeStream:
             if b"event" in fields:
                 found.append((fields[b"event"].decode(), json.loads(fields[b"data"])))
         return found
+
+    def ids(self) -> list[str]:
+        """The ids of the events so far."""
+        lines = self.text.split(b"\n")
+        return [line[4:].decode() for line in lines if line.startswith(b"id: ")]
 
 
 class FakeSocket(FakeStream):
@@ -222,9 +230,11 @@ async def serving(
     opened: bool = True,
     sessions_max: int = 0,
     clock: Clock | None = None,
+    site: Site | None = None,
+    tick_s: float = 0.02,
     **caps: int,
 ):
-    """An application on an engine in memory."""
+    """An application on an engine in memory; with a dashboard, its frames come every `tick_s`."""
     engine = Engine(open_store("memory", "unused"), EngineOptions())
     sessions = WatcherSessions(
         iter(f"wid_{n:022}" for n in range(1_000)).__next__, sessions_max=sessions_max
@@ -236,7 +246,11 @@ async def serving(
         sessions,
         parse_keys(keys),
         watch_topics_max=4,
+        site=site,
     )
+    if site is not None:
+        twins = Twins(context, Identity("1.0", "boot", "127.0.0.1:4000", 0))
+        context.live = Hub(twins, tick_s=tick_s, peek_s=tick_s)
     application = TopicApplication(context)
     if opened:
         await engine.open()

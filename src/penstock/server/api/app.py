@@ -21,7 +21,6 @@ from penstock.protocol.errors import (
     PreconditionFailed,
     RecordTooLarge,
     RefusedByRule,
-    Replaying,
     ShuttingDown,
     TopicExistsIncompatible,
     TopicFull,
@@ -41,22 +40,25 @@ from penstock.server.api import (
 )
 from penstock.server.api.answers import Flags, Numbers, Spent, written, written_new
 from penstock.server.api.auth import Grant, bearer, query_token
-from penstock.server.api.call import ROUTES, Call, Context
+from penstock.server.api.call import ROUTES, Call, Context, check_access
 from penstock.server.api.queries import Query, check_json, keyed
 from penstock.server.http.message import USUAL, Answer, Exchange, Request
 from penstock.server.http.origins import preflight
+from penstock.server.live import stream as live
+from penstock.server.live.site import SiteDoor
 from penstock.server.push import tables as table_watch
 from penstock.server.push import watch, websocket, work
 from penstock.topics.core.batch import parse_write
 from penstock.topics.core.topic import AppendResult
 
+_V0: Final = "/v0/"
 _TOPICS: Final = "/v0/topics/"
 _JSON: Final = "application/json"
 _PATHS_MAX: Final = 10_000
 
 HANDLERS: Final = (
     topics, routers, queues, work, watch, websocket, spaces, tables, table_watch, warehouse,
-    probes, overview, history,
+    probes, overview, history, live,
 )  # fmt: skip
 """The modules whose handlers are in the route table."""
 
@@ -105,6 +107,11 @@ class TopicApplication:
         self._written_paths: dict[str, str] = {}
         self._is_plain = False
         self._commits = spaces.CommitDoor(context, self, self._refuse)
+        self._site: SiteDoor | None = None
+        if context.site is not None:
+            self._site = SiteDoor(
+                context, context.site, lambda request: self._identify(request, None)
+            )
 
     def open(self) -> None:
         """The engine is ready: serve data routes from now on."""
@@ -233,6 +240,10 @@ class TopicApplication:
             if asked is not None:
                 self._finish(exchange, asked, None)
                 return
+            page = self._page(request)
+            if page is not None:
+                self._answer(exchange, page, None)
+                return
             route, name, grant = self._admit(request)
             if grant is not None and not route.is_stream:
                 self.context.caps.enter(grant)
@@ -246,12 +257,28 @@ class TopicApplication:
             handler = route.handler
             assert handler is not None, "only the two routes above have none"
             result = handler(Call(self.context, exchange, name, grant, started_ns))
-            if result is None or isinstance(result, Answer):
-                self._finish(exchange, result, entered)
-            else:
-                self.context.spawn(self._later(exchange, result, entered))
+            self._answer(exchange, result, entered)
         except Exception as error:
             self._refuse(exchange, error, entered)
+
+    def _page(self, request: Request) -> Answer | Awaitable[Answer] | None:
+        """A page or an asset of the dashboard; None if the request is for `/v0`."""
+        if self._site is None or request.path.startswith(_V0):
+            return None
+        request.sender.check(changes=False)
+        return self._site.answer(request)
+
+    def _answer(
+        self,
+        exchange: Exchange,
+        result: Answer | Awaitable[Answer | None] | None,
+        entered: Grant | None,
+    ) -> None:
+        """Answer with what a handler returned, now or when it is ready."""
+        if result is None or isinstance(result, Answer):
+            self._finish(exchange, result, entered)
+        else:
+            self.context.spawn(self._later(exchange, result, entered))
 
     def _admit(self, request: Request) -> tuple[Route, str, Grant | None]:
         """Find the route of a request and the grant of its key; refuse a sender without access."""
@@ -266,15 +293,7 @@ class TopicApplication:
         request.sender.check(changes=route.changes)
         if route.guard == "key" or (route.guard == "probe" and context.probe_auth):
             grant = self._identify(request, route)
-        if grant is not None:
-            grant.check(route.scopes)
-            if route.named == "topic":
-                grant.check_name(name)
-        if route.is_data:
-            if context.draining:
-                raise ShuttingDown
-            if not context.engine.ready:
-                raise Replaying(context.engine.replay_progress)
+        check_access(context, route, name, grant)
         return route, name, grant
 
     def _identify(self, request: Request, route: Route | None) -> Grant | None:

@@ -18,8 +18,8 @@ from penstock.kernel.errors import PenstockError
 from penstock.kernel.text import Seldom, and_others
 from penstock.log.store import ReadOnly, SyncFailed
 from penstock.protocol.decoding import S, decode, decode_object
-from penstock.protocol.errors import Forbidden
-from penstock.protocol.routes import RouteTable
+from penstock.protocol.errors import Forbidden, Replaying, ShuttingDown
+from penstock.protocol.routes import Route, RouteTable
 from penstock.server.api.answers import data_body
 from penstock.server.api.auth import Caps, Grant, KeyRing
 from penstock.server.api.columns import ColumnRuns
@@ -35,6 +35,8 @@ from penstock.topics.engine.engine import Engine
 
 if TYPE_CHECKING:
     from penstock.server.api.warehouse import TablesDesk
+    from penstock.server.live.hub import Hub
+    from penstock.server.live.site import Site
 
 ROUTES: Final = RouteTable()
 """Every route of the server: handlers register themselves, with their answer, scope and errors.
@@ -67,6 +69,10 @@ class Context:
     backup_dir: Path | None = None
     tables: TablesDesk | None = None
     hide: Hiding = field(default_factory=Hiding)
+    live: Hub | None = None
+    """Keeps open pages of the dashboard fresh; None without a dashboard."""
+    site: Site | None = None
+    """Draws the pages of the dashboard."""
     refusals: Seldom = field(default_factory=Seldom)
     """When a refusal was last logged."""
     draining: bool = False
@@ -109,6 +115,19 @@ class Context:
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
         return task
+
+
+def check_access(context: Context, route: Route, name: str, grant: Grant | None) -> None:
+    """Refuse a caller whose key does not allow a route, and data routes while there is none."""
+    if grant is not None:
+        grant.check(route.scopes)
+        if route.named == "topic":
+            grant.check_name(name)
+    if route.is_data:
+        if context.draining:
+            raise ShuttingDown
+        if not context.engine.ready:
+            raise Replaying(context.engine.replay_progress)
 
 
 class Call:

@@ -1,0 +1,138 @@
+"""Requests that the server makes to itself: the sections of a page, by their routes' own handlers.
+
+So a page, its stream and `/v0` can never tell different things, and a key that may not read
+something does not find it on a page either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, cast
+from urllib.parse import unquote, urlencode
+
+import msgspec
+
+from penstock.protocol.errors import CallError, NotFound
+from penstock.protocol.pages import HISTORY_MS, NAV, TABLES, Source
+from penstock.protocol.routes import JSON
+from penstock.server.api.auth import Grant
+from penstock.server.api.call import ROUTES, Call, Context, check_access
+from penstock.server.api.errors import describe
+from penstock.server.http.message import Answer, Exchange, Request
+
+OLDEST_TABLES: Final = 8
+_HEADERS: Final = {"accept": JSON}
+_VOLATILE: Final = ("performance", "at")
+"""Members of answers that no section has: the twin says once of when it is."""
+_decode: Final = msgspec.json.Decoder().decode
+
+
+async def ask(context: Context, grant: Grant | None, path: str, query: str = "") -> dict[str, Any]:
+    """The answer of a GET route, decoded; raises what the route raises."""
+    route, name = ROUTES.find("GET", path)
+    if route.handler is None or route.is_stream:
+        raise NotFound(f"{path} has no answer that a page can show")
+    check_access(context, route, name, grant)
+    request = Request("GET", path, query, _HEADERS, b"")
+    exchange = cast(Exchange, _InnerExchange(request))
+    result = route.handler(Call(context, exchange, name, grant, context.clock.monotonic_ns()))
+    answer: Answer = result if isinstance(result, Answer) else await result
+    found: dict[str, Any] = _decode(answer.body)
+    return found
+
+
+async def section(
+    context: Context, grant: Grant | None, source: Source, *, since_ms: int | None = None
+) -> Any:
+    """A section of a page; `{"error": …}` if it cannot be told.
+
+    `since_ms` counts for sections that take a time; the default is what a twin shows.
+    """
+    shown = source.section
+    if since_ms is None:
+        since_ms = context.clock.now_ms() - HISTORY_MS
+    since = urlencode({shown.since: max(0, since_ms)}) if shown.since else ""
+    query = "&".join(filter(None, (source.query, since)))
+    try:
+        if shown.kind == NAV:
+            return await _counts(context, grant)
+        found = await ask(context, grant, plain_path(source.path), query)
+    except Exception as error:
+        context.tell(f"section {shown.name} of a page", error)
+        return error_of(context, error)
+    for name in (*_VOLATILE, *shown.omits):
+        found.pop(name, None)
+    if shown.keeps:
+        found = {name: found[name] for name in shown.keeps if name in found}
+    return oldest_tables(found) if shown.kind == TABLES else found
+
+
+def error_of(context: Context, error: Exception) -> dict[str, Any]:
+    """An error in place of a section."""
+    status, code, message, _ = describe(error)
+    return {"error": {"code": code, "message": context.hide(message, status)}}
+
+
+def plain_path(path: str) -> str:
+    """A path as the transport passes it on: decoded, except slashes.
+
+    >>> plain_path("/v0/topics/a%3Cb%2Fc")
+    '/v0/topics/a<b%2Fc'
+    """
+    return "%2F".join(unquote(part) for part in path.replace("%2f", "%2F").split("%2F"))
+
+
+def oldest_tables(graph: Mapping[str, Any]) -> dict[str, Any]:
+    """The stream tables of a graph that have not been fresh for longest, and how many are how."""
+    tables = [node for node in graph["nodes"] if node["kind"] == "table"]
+    by_state: dict[str, int] = {}
+    for node in tables:
+        by_state[node["state"]] = by_state.get(node["state"], 0) + 1
+    tables.sort(key=lambda node: (node.get("fresh_ms") or 0, node["id"]))
+    return {"tables": tables[:OLDEST_TABLES], "by_state": by_state, "total": len(tables)}
+
+
+async def _counts(context: Context, grant: Grant | None) -> dict[str, int | None]:
+    """How many there are of what the navigation lists; None where the caller may not know."""
+    found: dict[str, int | None] = {}
+    for path, counted in _COUNTED.items():
+        try:
+            answer = await ask(context, grant, path)
+        except CallError:
+            found |= dict.fromkeys(counted)
+        else:
+            found |= {name: count(answer) for name, count in counted.items()}
+    return found
+
+
+def _tables_in(*states: str) -> Callable[[dict[str, Any]], int]:
+    def count(graph: dict[str, Any]) -> int:
+        nodes = (node for node in graph["nodes"] if node["kind"] == "table")
+        return sum(not states or node["state"] in states for node in nodes)
+
+    return count
+
+
+_COUNTED: Final[dict[str, dict[str, Callable[[dict[str, Any]], int]]]] = {
+    "/v0/metrics": {
+        "topics": lambda answer: answer["topics"],
+        "queues": lambda answer: answer["queue_topics"],
+    },
+    "/v0/graph": {
+        "tables": _tables_in(),
+        "late": _tables_in("late"),
+        "failing": _tables_in("error"),
+    },
+    "/v0/spaces": {"spaces": lambda answer: len(answer["spaces"])},
+}
+
+
+class _InnerExchange:
+    """What a handler sees of a request that no connection carried."""
+
+    is_head = False
+    is_gone = False
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.on_gone: Callable[[], None] | None = None

@@ -1,0 +1,146 @@
+"""What is looked at: sections that pages share, and the channels of pages that viewers share.
+
+No IO. The hub asks for sections and hands in what it was told; a channel's frame is encoded once,
+for everything that looks at the same page with the same rights.
+
+All sections advance together, in ticks: a viewer that joins between two ticks gets the values of
+the last one, and the next frame fits on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from penstock.kernel.units import KIB
+from penstock.protocol.pages import EVENTS, HISTORY, PEEK, Page, Source, sources
+from penstock.server.api.answers import encode
+from penstock.server.api.auth import Grant
+from penstock.server.live.frames import PUSH, SET, Change, changes, joined, last_time, later_points
+from penstock.server.live.peek import Peek
+
+REST_BYTES: Final = 2 * KIB
+"""A section whose change is larger rests a tick for each of these: so frames stay small."""
+
+Rights = tuple[int, tuple[str, ...]] | None
+"""What two keys must have in common to be told the same: scopes and prefixes."""
+GROWING: Final = (HISTORY, EVENTS, PEEK)
+"""Kinds of sections that a viewer is told when it joins, and that then only grow."""
+
+
+def rights_of(grant: Grant | None) -> Rights:
+    """The rights of a key, without its identity."""
+    return None if grant is None else (grant.scopes, grant.prefixes)
+
+
+class Address(NamedTuple):
+    """A page as a viewer asked for it; `on` names it in every event."""
+
+    on: str
+    page: Page
+    names: tuple[tuple[str, str], ...]
+    query: tuple[tuple[str, str], ...]
+
+    def sources(self) -> list[Source]:
+        """Where its sections come from."""
+        return sources(self.page, dict(self.names), dict(self.query))
+
+
+class SharedSection:
+    """One section, for all channels that show it with the same rights."""
+
+    def __init__(self, source: Source, grant: Grant | None) -> None:
+        self.source, self.grant = source, grant
+        self.users = 0
+        self.is_known = False
+        self.value: Any = None
+        self.change: Change = {}
+        """How it changed at the last tick."""
+        self.since_ms = 0
+        """For history: the time of its last point."""
+        self._rests_until = 0
+
+    @property
+    def kind(self) -> str:
+        """Of which kind it is."""
+        return self.source.section.kind
+
+    def is_due(self, tick: int) -> bool:
+        """Whether the hub should ask for it at a tick."""
+        every = self.source.section.every_s
+        return (
+            self.is_known
+            and self.kind not in (EVENTS, PEEK)
+            and every > 0
+            and tick % every == 0
+            and tick >= self._rests_until
+        )
+
+    def begin(self, value: Any) -> None:
+        """Its first value, unless it has one."""
+        if not self.is_known:
+            self.is_known = True
+            self.since_ms = last_time(value)
+            self.value = value
+
+    def advance(self, value: Any, tick: int) -> None:
+        """Take the value of a tick."""
+        if self.kind == HISTORY:
+            self._grow(value)
+            return
+        self.change = changes(self.value, value)
+        self.value = value
+        if self.change:
+            self._rests_until = tick + 1 + len(encode(self.change)) // REST_BYTES
+
+    def _grow(self, value: Any) -> None:
+        points = later_points(value, self.since_ms) if isinstance(value, dict) else {}
+        self.since_ms = last_time(points) or self.since_ms
+        self.change = {PUSH: points} if points else {}
+
+
+class Channel:
+    """One page as all see it who look at it with the same rights."""
+
+    def __init__(self, address: Address, grant: Grant | None, facts: Mapping[str, Any]) -> None:
+        self.address, self.grant, self.facts = address, grant, facts
+        self.sections: dict[str, SharedSection] = {}
+        self.viewers: dict[Any, None] = {}
+        self.opened = 0
+        """How many viewers there are, those included that are not told the state yet."""
+        self.peek: Peek | None = None
+        """What follows the records of its topic."""
+        self.peek_error: Any = None
+        """Why nothing does."""
+        self._on = encode(address.on)
+
+    def plain(self) -> list[SharedSection]:
+        """The sections that frames replace or change."""
+        return [shown for shown in self.sections.values() if shown.kind not in GROWING]
+
+    def frame(self, at_ms: int) -> bytes:
+        """What changed at the last tick, as the data of a `frame`."""
+        parts = ((name, shown.change) for name, shown in self.sections.items() if shown.change)
+        return self.told(encode({"at": at_ms, **joined(parts)})[1:-1])
+
+    def told(self, members: bytes) -> bytes:
+        """Members as the data of an event of this page."""
+        return b'{"on":%b,%b}' % (self._on, members)
+
+    def state(self, at_ms: int, grown: Mapping[str, Any]) -> bytes:
+        """The whole twin; `grown` are the sections of growing kinds."""
+        return encode(self.twin(at_ms, grown))
+
+    def twin(self, at_ms: int, grown: Mapping[str, Any]) -> dict[str, Any]:
+        """The same as an object."""
+        values = {name: grown.get(name, shown.value) for name, shown in self.sections.items()}
+        return {"on": self.address.on, **self.facts, "at": at_ms, "sections": values}
+
+    def again(self, at_ms: int, grown: Mapping[str, Change]) -> bytes:
+        """A frame for a viewer that missed some: every plain section, and what others grew by."""
+        plain = (
+            (name, {SET: shown.value})
+            for name, shown in self.sections.items()
+            if shown.kind not in GROWING
+        )
+        return self.told(encode({"at": at_ms, **joined((*plain, *grown.items()))})[1:-1])
