@@ -14,7 +14,7 @@ from penstock.server.api.answers import encode
 from penstock.topics.core.cold_row import NotLoaded
 from penstock.topics.core.predicate import Predicate
 from penstock.topics.core.read import ReadRequest, read
-from penstock.topics.core.record import Found, records_json, size_of
+from penstock.topics.core.record import Found, RawRecord, records_json, size_of
 from penstock.topics.engine.engine import Engine
 
 RECORDS_PER_S: Final = 20
@@ -129,7 +129,7 @@ class Peek:
         shown: list[bytes] = []
         size_bytes = 0
         for n in range(len(found.seqs) - 1, max(-1, len(found.seqs) - 1 - most), -1):
-            text = _shown_record(Found(*(column[n : n + 1] for column in found)))
+            text = _shown_record(found.seqs[n], found.times[n], found.records[n])
             if size_bytes + len(text) > max(self._allowance.bytes, RECORD_BYTES_MAX):
                 break
             size_bytes += len(text)
@@ -145,9 +145,10 @@ def members(topic: str, now_ms: int, from_seq: int, seen: Seen) -> bytes:
     )
 
 
-def _shown_record(one: Found) -> bytes:
+def _shown_record(seq: int, ts_ms: int, record: RawRecord) -> bytes:
     """A record as JSON, without data and meta if it is too large to be pushed unasked."""
-    size_bytes = size_of(one.records[0])
+    one = Found((seq,), (ts_ms,), (record,))
+    size_bytes = size_of(record)
     if size_bytes <= RECORD_BYTES_MAX:
         return records_json(one, include_tags=True)
     bare = records_json(one, include_tags=True, include_meta=False, include_data=False)
