@@ -1,7 +1,7 @@
-"""The static files: read once, compressed once, named by their contents, cached for ever.
+"""The static files: read once, compressed once, cached by browsers for ever.
 
-A module imports others by relative paths; these become names with hashes here, innermost first, so
-that a changed file changes the name of all that use it.
+They are served below a directory that is named by the contents of all of them. So relative imports,
+fonts and workers need no rewriting, and no browser ever mixes files of two versions.
 """
 
 from __future__ import annotations
@@ -20,29 +20,17 @@ IMMUTABLE: Final = ((b"cache-control", b"public, max-age=31536000, immutable"),)
 TYPES: Final = {
     ".css": "text/css; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
-    ".mjs": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
-    ".png": "image/png",
-    ".ico": "image/x-icon",
     ".woff2": "font/woff2",
-    ".json": "application/json",
-    ".txt": "text/plain; charset=utf-8",
 }
-"""What is served; other files (licences, notes) are not."""
-_HASH_DIGITS: Final = 10
+"""What is served; other files (licences, lists) are not."""
+_HASH_DIGITS: Final = 12
 _GZIP_LEVEL: Final = 9
 _GZIP_WINDOW: Final = 31
-_PACKED: Final = (".woff2", ".png", ".ico")
-_SCRIPTS: Final = (".js", ".mjs")
-_STATIC: Final = re.compile(
-    r"""((?:^|[\s;}])(?:import|export)\s*(?:[\w$*{][^'"`;()]*?\sfrom\s*|[{*][^'"`;()]*?\}?\s*from\s*)?)(["'])(\.{1,2}/[^"']+)\2""",
-    re.MULTILINE,
+_IMPORT: Final = re.compile(
+    r"""^(?:import|export)\b(?:[^'";()]*?\bfrom)?\s*["'](\.{1,2}/[^"']+)["']""", re.MULTILINE
 )
-_DYNAMIC: Final = re.compile(r"""(\bimport\s*\(\s*)(["'])(\.{1,2}/[^"']+)\2""")
-_LOCATED: Final = re.compile(
-    r"""(\bnew\s+URL\s*\(\s*)(["'])(\.{1,2}/[^"']+)\2(?=\s*,\s*import\.meta\.url)"""
-)
-_STYLED: Final = re.compile(r"""(\burl\(\s*)(["']?)((?!data:|https?:|#|/)[^"')\s]+)\2""")
+_URL: Final = re.compile(r"""\burl\(\s*["']?(\.{1,2}/[^"')#]+)""")
 
 
 class Asset(NamedTuple):
@@ -52,19 +40,23 @@ class Asset(NamedTuple):
     body: bytes
     gzipped: bytes | None
     content_type: bytes
-    imports: tuple[str, ...]
-    """The files that a browser loads with it at once, by their names in the source."""
 
 
 class Assets:
     """All static files, by the paths under which they are served."""
 
     def __init__(self, files: Mapping[str, bytes]) -> None:
-        self._files = {name: body for name, body in files.items() if kind_of(name) in TYPES}
-        self._made: dict[str, Asset] = {}
-        for name in sorted(self._files):
-            self._make(name, ())
+        served = {name: body for name, body in sorted(files.items()) if kind_of(name) in TYPES}
+        digest = sha256()
+        for name, body in served.items():
+            digest.update(b"%b %d\n%b" % (name.encode(), len(body), body))
+        self._root = f"{PREFIX}{digest.hexdigest()[:_HASH_DIGITS]}/"
+        self._made = {name: self._make(name, body) for name, body in served.items()}
         self._by_path = {asset.path: asset for asset in self._made.values()}
+        for name in served:
+            for other in self._uses(name):
+                if other not in served:
+                    raise Rejected(f"{name} uses {other}, which is not among the static files")
 
     def find(self, path: str) -> Asset | None:
         """The asset at a path."""
@@ -83,62 +75,27 @@ class Assets:
         return name in self._made
 
     def closure(self, name: str) -> list[str]:
-        """A module and everything that it imports, in the order in which it is met."""
+        """A module and everything that it imports at once, in the order in which it is met."""
         found: dict[str, None] = {}
         waiting = [name]
         while waiting:
             each = waiting.pop(0)
             if each not in found:
                 found[each] = None
-                waiting.extend(self[each].imports)
+                waiting.extend(self._uses(each))
         return list(found)
 
-    def _make(self, name: str, within: tuple[str, ...]) -> Asset:
-        if name in self._made:
-            return self._made[name]
-        if name in within:
-            raise Rejected(
-                f"static files use each other in a circle: {' > '.join((*within, name))}"
-            )
-        if name not in self._files:
-            raise Rejected(f"{within[-1]} uses {name}, which is not among the static files")
-        body, imports = self._resolved(name, (*within, name))
+    def _uses(self, name: str) -> list[str]:
+        """The files that a browser loads because of another one, without being asked to later."""
+        shape = {".js": _IMPORT, ".css": _URL}.get(kind_of(name))
+        text = self[name].body.decode() if shape is not None else ""
+        return [resolve(name, found[1]) for found in shape.finditer(text)] if shape else []
+
+    def _make(self, name: str, body: bytes) -> Asset:
         kind = kind_of(name)
-        gzipped = None
-        if kind not in _PACKED:
-            gzipped = zlib.compress(body, _GZIP_LEVEL, _GZIP_WINDOW)
-        if gzipped is not None and len(gzipped) >= len(body):
-            gzipped = None
-        digest = sha256(body).hexdigest()[:_HASH_DIGITS]
-        path = f"{PREFIX}{name.removesuffix(kind)}.{digest}{kind}"
-        asset = Asset(path, body, gzipped, TYPES[kind].encode(), tuple(imports))
-        self._made[name] = asset
-        return asset
-
-    def _resolved(self, name: str, within: tuple[str, ...]) -> tuple[bytes, list[str]]:
-        """The contents with the names of other files replaced, and the imports among them."""
-        kind = kind_of(name)
-        if kind not in (*_SCRIPTS, ".css"):
-            return self._files[name], []
-        imports: list[str] = []
-
-        def replace(found: re.Match[str], *, at_once: bool = False) -> str:
-            before, quote, target = found[1], found[2], found[3]
-            target, mark, fragment = target.partition("#")
-            other = resolve(name, target)
-            if at_once:
-                imports.append(other)
-            path = self._make(other, within).path
-            return f"{before}{quote}{path}{mark}{fragment}{quote}"
-
-        text = self._files[name].decode()
-        if kind in _SCRIPTS:
-            text = _STATIC.sub(lambda found: replace(found, at_once=True), text)
-            text = _DYNAMIC.sub(replace, text)
-            text = _LOCATED.sub(replace, text)
-        else:
-            text = _STYLED.sub(replace, text)
-        return text.encode(), imports
+        gzipped = zlib.compress(body, _GZIP_LEVEL, _GZIP_WINDOW)
+        smaller = gzipped if len(gzipped) < len(body) else None
+        return Asset(f"{self._root}{name}", body, smaller, TYPES[kind].encode())
 
 
 def kind_of(name: str) -> str:

@@ -79,6 +79,7 @@ def test_the_document_has_the_headers_that_a_client_may_send():
         "write_many": ["Idempotency-Key"],
         "open_watch": ["Last-Event-ID"],
         "watch_table": ["Last-Event-ID"],
+        "live": ["Last-Event-ID"],
     }
 
 
