@@ -51,7 +51,7 @@ CHECKS := tests-spark tests-tables tests-delta tests-integration tests-repositor
 	types lint layers
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-cluster bench lock docs vendor generate format clean compiled smoke-compiled test-compiled wheel env-run env-dev \
+.PHONY: help demo test test-slow test-cluster bench lock docs vendor types-js generate format clean compiled smoke-compiled test-compiled wheel env-run env-dev \
 	checks slow-checks lint types layers
 
 help: ## show this list
@@ -125,6 +125,10 @@ docs: env-dev ## write the generated reference into docs/reference
 
 vendor: env-dev ## fetch what the dashboard brings along anew, by npm, with hashes
 	@$(DEV)/bin/python tools/vendor.py
+
+types-js: ## check the JSDoc types of the dashboard's modules, where npm is there
+	@found="$$(npx --yes --package typescript tsc -p tools/tsconfig.json | grep -a 'static/js/')"; \
+	test -z "$$found" || { echo "$$found"; exit 1; }
 
 generate: env-dev ## make the blocking client from the asynchronous one
 	@$(DEV)/bin/python tools/unasync.py

@@ -23,6 +23,8 @@ class Modules:
 
     def __init__(self, *paths: str) -> None:
         self._v8 = MiniRacer()
+        # Of browsers, not of the language; dagre clones plain values only.
+        self._v8.eval("globalThis.structuredClone = (value) => JSON.parse(JSON.stringify(value))")
         for path in paths:
             self._v8.eval(self._script((STATIC / path).read_text()))
 

@@ -24,10 +24,10 @@ STATIC: Final = Path("src/penstock/web/static")
 VENDOR: Final = STATIC / "vendor"
 MANIFEST: Final = VENDOR / "VENDOR.toml"
 ICONS: Final = (
-    "activity", "arrow-down", "arrow-up", "boxes", "check", "chevron-right", "circle-alert",
+    "activity", "arrow-down", "boxes", "check", "chevron-right", "circle-alert",
     "clock", "code", "copy", "database", "download", "gauge", "history", "inbox", "info", "key",
-    "link", "list-tree", "log-out", "moon", "pause", "pencil", "play", "plug-zap", "plus", "radio",
-    "refresh-cw", "search", "send", "server", "shuffle", "skull", "sun", "table-2", "terminal",
+    "link", "list-tree", "moon", "pause", "pencil", "play", "plug-zap", "plus", "radio",
+    "refresh-cw", "search", "send", "server", "shuffle", "skull", "sun", "table-2",
     "trash-2", "triangle-alert", "users", "workflow", "x",
 )  # fmt: skip
 BARE: Final = re.compile(r"""(\bfrom\s*|\bimport\s*)(["'])([^."'/][^"']*)\2""")

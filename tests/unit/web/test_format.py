@@ -111,3 +111,29 @@ def test_a_topic_without_limits_keeps_everything(js: Modules) -> None:
     assert js.call("keeps", {"ttl_ms": 0, "cap_bytes": 0}) == "everything"
     kept = js.call("keeps", {"ttl_ms": 60_000, "cap_bytes": 2**20, "cap_records": 1})
     assert kept.replace(SPACE, " ") == "1 min, 1 MiB, 1 record"
+
+
+def queue(**facts: Any) -> dict[str, Any]:
+    return {
+        "ready": 0, "leased": 0, "in_per_s": 0, "finished_per_s": 0, "workers": [{}], **facts
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("facts", "state", "text"),
+    [
+        ({}, "ok", "No job waits."),
+        ({"ready": 3, "workers": []}, "late", "3 jobs and nobody works on them."),
+        ({"ready": 3, "in_per_s": 2, "finished_per_s": 2}, "ok", "The workers keep up"),
+        ({"ready": 9, "in_per_s": 3.1, "finished_per_s": 2.6}, "late", "3.1 a second against 2.6"),
+        ({"ready": 9, "in_per_s": 2, "finished_per_s": 0}, "late", "older than 30 minutes"),
+        ({"ready": 1800, "in_per_s": 2, "finished_per_s": 1}, "late", "older than 30 minutes"),
+        ({"ready": 1799, "in_per_s": 2, "finished_per_s": 1}, "late", "30 minutes old by 00:00"),
+    ],
+)
+def test_a_queue_says_whether_its_workers_keep_up(
+    js: Modules, facts: dict[str, Any], state: str, text: str
+) -> None:
+    told = js.call("backlog", queue(**facts), 0)
+    assert told["state"] == state
+    assert text in told["text"].replace(SPACE, " ")

@@ -75,11 +75,13 @@ def test_what_a_module_imports_is_there(path: Path) -> None:
         assert (path.parent / name).is_file(), name
 
 
-def test_every_icon_that_is_drawn_is_in_the_sprite() -> None:
+def test_every_icon_that_is_drawn_is_in_the_sprite_and_no_other() -> None:
     sprite = set(re.findall(r'<symbol id="([^"]+)"', (VENDOR / "icons.svg").read_text()))
     text = "\n".join(path.read_text() for path in OURS)
+    words = set(re.findall(r'"([a-z][a-z0-9-]*)"', text))
     named = set(re.findall(r'(?:Icon\} name|icon)="([^"$]+)"', text))
     assert named <= sprite
+    assert sprite <= words, f"not used: {sorted(sprite - words)}"
 
 
 def test_the_shell_names_files_that_are_there() -> None:
@@ -94,7 +96,7 @@ def test_a_page_loads_in_few_requests_and_few_bytes(page: str) -> None:
     texts = [*modules, *(STATIC / name for name in (*SHELL["css"], *SHELL["classic"]))]
     worker = "new Worker(" in (STATIC / SHELL["js"][page]).read_text()
     if worker:
-        texts += closure((STATIC / "js/graph-worker.js").resolve())
+        texts += closure((STATIC / "js/layout.js").resolve())
     texts.append(VENDOR / "icons.svg")
     fonts = [STATIC / name for name in SHELL["preload"]]
     size = sum(len(gzip.compress(path.read_bytes())) for path in texts)

@@ -1,10 +1,9 @@
 // Charts: thin lines, one soft area, horizontal hairlines, one crosshair for all charts of a page.
-import uPlot from "../vendor/uplot.js";
+import uplot from "../vendor/uplot.js";
 import { api, now } from "./live.js";
 import { clock, UNKNOWN } from "./format.js";
 import { windowed } from "./reduce.js";
-import { theme } from "./shell.js";
-import { html, use, useEffect, useRef, useState } from "./parts.js";
+import { html, theme, use, useEffect, useRef, useState } from "./parts.js";
 
 /** @typedef {{name: string, color: string, values: (number|null)[], area?: boolean, step?: boolean}} Series */
 /** @typedef {{t: number[], series: Series[], span: number, step?: number, height?: number, unit?: (value: any) => string, max?: number, splits?: number[], bands?: [number, number, string][]}} ChartProps */
@@ -16,6 +15,9 @@ export const SHORT_RANGES = /** @type {[string, string][]} */ ([["2m", "2 min"],
 
 /** @param {string} range as in the address: 2m, 24h @returns {number} ms */
 export const spanOf = (range) => Number.parseInt(range, 10) * (range.endsWith("h") ? 3600e3 : 60e3);
+
+/** The library has no types of its own here. @type {any} */
+const UPlot = uplot;
 
 /** @type {Map<string, [number, number, number]>} colours as the canvas needs them, of the theme in force */
 let colors = new Map();
@@ -65,7 +67,7 @@ function options({ series, height = 132, unit = String, max, splits, bands = [] 
     ],
     series: [{}, ...series.map((one) => ({
       stroke: ink(one.color), width: 1.6, points: { show: false }, fill: one.area ? fill(one) : undefined,
-      paths: one.step ? uPlot.paths.stepped({ align: 1 }) : undefined,
+      paths: one.step ? UPlot.paths.stepped({ align: 1 }) : undefined,
     }))],
     hooks: { drawClear: [tint(bands)], setCursor: [(/** @type {any} */ plot) => point(plot.cursor.left < 0 ? null : (plot.cursor.idx ?? null), plot.cursor.left)] },
   };
@@ -78,7 +80,7 @@ export function Chart(props) {
   const data = windowed(t, series.map((one) => one.values), (t.at(-1) ?? now()) - span, step);
   useEffect(() => {
     const place = /** @type {HTMLElement} */ (/** @type {unknown} */ (box.current));
-    plot.current = new uPlot(options(props, place.clientWidth, (at, left) => point(plot.current, tip.current, series, unit, at, left)), data, place);
+    plot.current = new UPlot(options(props, place.clientWidth, (at, left) => point(plot.current, tip.current, series, unit, at, left)), data, place);
     const watcher = new ResizeObserver(() => plot.current.setSize({ width: place.clientWidth, height }));
     watcher.observe(place);
     return () => {
@@ -135,5 +137,5 @@ export function useHistory(section, names, range) {
   if (step === "1m") return { ...older, step: 60e3 };
   const first = older.t.findIndex((/** @type {number} */ at) => at >= (here.t[0] ?? Infinity));
   const upto = first < 0 ? older.t.length : first;
-  return { step: 1000, ...Object.fromEntries(["t", ...names.split(",")].map((name) => [name, [...(older[name] ?? []).slice(0, upto), ...(here[name] ?? [])]])) };
+  return /** @type {any} */ ({ step: 1000, ...Object.fromEntries(["t", ...names.split(",")].map((name) => [name, [...(older[name] ?? []).slice(0, upto), ...(here[name] ?? [])]])) });
 }

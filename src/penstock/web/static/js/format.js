@@ -160,3 +160,21 @@ export function quoted(word) {
 
 /** A command line of its words. @param {...unknown} words */
 export const command = (...words) => words.map(quoted).join(" ");
+
+/** From how old on a backlog is too old, in ms. */
+export const TOO_OLD_MS = 30 * 60_000;
+
+/**
+ * How a queue keeps up, and when its backlog will be too old at this pace.
+ * @param {{ready: number, in_per_s: number, finished_per_s: number, leased: number, workers: any[]}} queue @param {number} at
+ * @returns {{state: string, text: string}}
+ */
+export function backlog(queue, at) {
+  const { ready, in_per_s: comes, finished_per_s: done } = queue;
+  if (!ready && !queue.leased) return { state: "ok", text: "No job waits." };
+  if (!queue.workers.length && done === 0) return { state: ready ? "late" : "waiting", text: `${some(ready, "job")} and nobody works on them.` };
+  if (comes <= done) return { state: "ok", text: `The workers keep up: ${short(comes)} jobs a second come, ${short(done)} are finished.` };
+  const seconds = (TOO_OLD_MS / 1000 * done - ready) / (comes - done);
+  const when = done === 0 || seconds <= 0 ? "The backlog is older than 30 minutes at this pace." : `At this pace the backlog is 30 minutes old by ${clock(at + seconds * 1000).slice(0, 5)}.`;
+  return { state: "late", text: `More jobs come than are finished: ${short(comes)} a second against ${short(done)}. ${when}` };
+}

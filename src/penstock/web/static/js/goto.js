@@ -1,8 +1,7 @@
 // The box that goes to any page, topic or table, and the list of keys. Loaded when first asked for.
 import { render } from "../vendor/preact.js";
 import { api } from "./live.js";
-import { html, Icon, useEffect, useRef, useState } from "./parts.js";
-import { flipTheme, PAGES } from "./shell.js";
+import { flipTheme, html, Icon, PAGES, useEffect, useRef, useState } from "./parts.js";
 
 /** @typedef {{icon: string, text: string, kind: string, go: () => void}} Place */
 

@@ -14,6 +14,8 @@ const SILENCE_MS = 6000;
 
 /** @type {{value: any, peek: () => any}} */
 export const twin = signal(null);
+/** The live tail of a topic, apart from the twin: four times a second, and one card draws it. @type {{value: any, peek: () => any}} */
+export const tailed = signal(null);
 /** live, away or sign_in; `since` is the server's time of what is shown, `again` when to try next. */
 export const link = signal({ state: "live", since: 0, again: 0 });
 export const frames = signal(0);
@@ -21,8 +23,8 @@ export const frames = signal(0);
 export const newer = signal("");
 
 let heard = performance.now();
-/** @type {Twin|null} */
-let unseen = null;
+/** What is known; `twin` is what is drawn, and waits while the tab is hidden. @type {Twin|null} */
+let current = null;
 
 /** The server's clock, as far as it is known: it stands still while the server is away. */
 export function now() {
@@ -32,37 +34,32 @@ export function now() {
 
 /** @param {string} event @param {any} data */
 function take(event, data) {
-  const before = unseen ?? twin.peek();
-  const next = reduce(before, event, data);
-  heard = performance.now();
-  if (event === "state" && before?.version && next?.version !== before.version) newer.value = next?.version ?? "";
-  if (document.hidden) {
-    unseen = next; // a hidden tab draws nothing
-    return;
-  }
+  const before = current;
+  current = reduce(before, event, data);
+  if (event !== "peek") heard = performance.now();
+  if (event === "state" && before?.version && current?.version !== before.version) newer.value = current?.version ?? "";
+  if (!document.hidden) draw(event);
+}
+
+/** @param {string} event */
+function draw(event) {
   batch(() => {
-    unseen = null;
-    twin.value = next;
+    tailed.value = current?.sections.peek ?? null;
+    if (event === "peek") return;
+    twin.value = current;
     if (link.peek().state !== "live") link.value = { state: "live", since: 0, again: 0 };
-    if (event === "frame" || event === "state") frames.value++;
+    frames.value++;
   });
 }
 
 addEventListener("visibilitychange", () => {
   document.documentElement.classList.toggle("hidden", document.hidden);
-  if (!document.hidden && unseen) {
-    const next = unseen;
-    unseen = null;
-    batch(() => {
-      twin.value = next;
-      link.value = { state: "live", since: 0, again: 0 };
-    });
-  }
+  if (!document.hidden && current !== twin.peek()) draw("state");
 });
 
 /** @param {number} again when the next try is, by this machine's clock */
 function lost(again) {
-  link.value = { state: "away", since: (unseen ?? twin.peek())?.at ?? 0, again };
+  link.value = { state: "away", since: current?.at ?? 0, again };
 }
 
 // ---- the stream ----------------------------------------------------------------------------
@@ -187,7 +184,9 @@ const subjectOf = (next) => next.on ?? location.pathname;
 /** Begin with the twin that came with the page. */
 export function start() {
   const own = JSON.parse(document.getElementById("twin")?.textContent ?? "null");
-  twin.value = reduce(null, "state", own);
+  current = reduce(null, "state", own);
+  twin.value = current;
+  tailed.value = current?.sections.peek ?? null;
   subject = subjectOf(own);
   if (own.sign_in) link.value = { state: "sign_in", since: 0, again: 0 };
   else join();
@@ -216,6 +215,7 @@ export async function visit(address) {
 export async function api(method, path, body, headers = {}) {
   try {
     const sent = body === undefined ? {} : { body: JSON.stringify(body) };
+    /** @type {Record<string, string>} */
     const type = body === undefined ? {} : { "Content-Type": "application/json" };
     const response = await fetch(path, { method, ...sent, headers: { Accept: "application/json", ...type, ...headers } });
     const data = await response.json().catch(() => null);

@@ -78,7 +78,7 @@ function Charts({ history, scheduler }) {
 function Waiting({ waiting }) {
   const rows = waiting?.waiting;
   return html`<${Card} title="Waiting, and why" sub="longest first" flush right=${rows && waiting.total > rows.length ? html`<a class="link" href="/v0/waiting">All ${waiting.total}</a>` : null}>
-    ${!rows ? html`<${Missing} of=${waiting} what="What waits" />` : !rows.length ? html`<p class="none">Nothing waits.</p>` : html`<div class="scroll"><table class="waits"><thead><tr><th>what</th><th class="hidep">state</th><th class="num">for</th><th>why</th></tr></thead><tbody>
+    ${!rows ? html`<${Missing} of=${waiting} what="What waits" />` : !rows.length ? html`<p class="none">Nothing waits.</p>` : html`<div class="scroll" tabindex="0" role="group" aria-label="Rows"><table class="waits"><thead><tr><th>what</th><th class="hidep">state</th><th class="num">for</th><th>why</th></tr></thead><tbody>
     ${rows.map((/** @type {any} */ row) => html`<tr key=${row.kind + row.name + row.reason} ...${opens(() => row.link && location.assign(row.link))}><td class="nowrap"><span class="row one"><${Icon} name=${/** @type {any} */ (KIND_ICON)[row.kind] ?? "info"} small cls="muted" /><a class="mono clip2" href=${row.link || null}>${row.name}</a></span></td><td class="hidep"><${State} of=${row.state} /></td><td class="num nowrap" title=${exact(row.since)}>${row.since == null ? ms(row.for_ms) : span(now() - row.since)}</td><td class="soft"><span class="two" title=${row.help}>${row.text}${row.help ? `; ${row.help}` : ""}</span></td></tr>`)}</tbody></table></div>`}<//>`;
 }
 

@@ -2,15 +2,37 @@
 // as text; nothing here asks the server.
 import { h } from "../vendor/preact.js";
 import { useEffect, useRef, useState } from "../vendor/hooks.js";
-import { effect } from "../vendor/signals.js";
+import { effect, signal } from "../vendor/signals.js";
 import htm from "../vendor/htm.js";
 import { may, now, setQuery, query } from "./live.js";
 import { clock, exact, look, span, UNKNOWN } from "./format.js";
+import { collected } from "./reduce.js";
 
-export const html = htm.bind(h);
+/** @type {(strings: TemplateStringsArray, ...values: any[]) => any} */
+export const html = /** @type {any} */ (htm).bind(h);
 export { useEffect, useRef, useState };
 
 const ICONS = new URL("../vendor/icons.svg", import.meta.url).href;
+
+/** id, address, icon, label, key after `g`, and whether a phone has no room for it. */
+export const PAGES = /** @type {[string, string, string, string, string, boolean?][]} */ ([
+  ["overview", "/", "gauge", "Overview", "o"],
+  ["topics", "/topics", "list-tree", "Topics", "t"],
+  ["queues", "/topics?type=queue", "inbox", "Queues", "q", true],
+  ["pipeline", "/pipeline", "workflow", "Pipeline", "p"],
+  ["tables", "/tables", "table-2", "Tables", "a"],
+  ["entities", "/entities", "boxes", "Entities", "e", true],
+  ["lake", "/lake", "database", "Lake", "l", true],
+  ["cluster", "/cluster", "server", "Cluster", "c", true],
+]);
+
+export const theme = signal(document.documentElement.dataset.theme ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light"));
+
+export function flipTheme() {
+  theme.value = theme.peek() === "dark" ? "light" : "dark";
+  document.documentElement.dataset.theme = theme.peek();
+  localStorage.setItem("penstock.theme", theme.peek());
+}
 
 /** The value of a signal; the component draws again when it changes. @template T @param {{value: T, peek: () => T}} source @returns {T} */
 export function use(source) {
@@ -24,6 +46,13 @@ export function use(source) {
     });
   }, [source]);
   return source.peek();
+}
+
+/** Numbers of each frame as a series of this page, for what the server keeps no history of. @param {number} at @param {Record<string, number|null>} values */
+export function useCollected(at, values) {
+  const series = useRef(/** @type {any} */ ({ t: [] }));
+  series.current = collected(series.current, at, values);
+  return series.current;
 }
 
 /** A member of the address, and how to change it. @param {string} name @param {string} fallback @returns {[string, (value: string|null) => void]} */

@@ -1,31 +1,10 @@
 // What is around every page: the way to other pages, how the link to the server stands, and keys.
 import { render } from "../vendor/preact.js";
-import { signal } from "../vendor/signals.js";
 import { frames, link, newer, signIn, signOut, start, tryNow, twin } from "./live.js";
 import { clock, span, verdictLook } from "./format.js";
-import { Choice, html, Icon, use, useAddress, useEffect, useState } from "./parts.js";
+import { Choice, flipTheme, html, Icon, PAGES, theme, use, useAddress, useEffect, useState } from "./parts.js";
 
 /** @typedef {{page: string, crumbs: (twin: any) => any[], ranges?: [string, string][], View: (props: {twin: any}) => any}} Page */
-
-/** id, address, icon, label, key after `g`, and whether a phone has no room for it. */
-export const PAGES = /** @type {[string, string, string, string, string, boolean?][]} */ ([
-  ["overview", "/", "gauge", "Overview", "o"],
-  ["topics", "/topics", "list-tree", "Topics", "t"],
-  ["queues", "/topics?type=queue", "inbox", "Queues", "q", true],
-  ["pipeline", "/pipeline", "workflow", "Pipeline", "p"],
-  ["tables", "/tables", "table-2", "Tables", "a"],
-  ["entities", "/entities", "boxes", "Entities", "e", true],
-  ["lake", "/lake", "database", "Lake", "l", true],
-  ["cluster", "/cluster", "server", "Cluster", "c", true],
-]);
-
-export const theme = signal(document.documentElement.dataset.theme ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light"));
-
-export function flipTheme() {
-  theme.value = theme.peek() === "dark" ? "light" : "dark";
-  document.documentElement.dataset.theme = theme.peek();
-  localStorage.setItem("penstock.theme", theme.peek());
-}
 
 const Logo = () => html`<svg viewBox="0 0 24 24" aria-hidden="true"><rect x="1" y="1" width="22" height="22" rx="6" fill="var(--water)" /><path d="M5 8.5h6.5a3 3 0 0 1 3 3v4" fill="none" stroke="var(--surface)" stroke-width="3.2" stroke-linecap="round" /><path d="M11 18.5h7" stroke="var(--surface)" stroke-width="2.2" stroke-linecap="round" /><path d="M9 5.4v6.2" stroke="var(--surface)" stroke-width="1.6" stroke-linecap="round" /></svg>`;
 
