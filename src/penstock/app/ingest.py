@@ -16,14 +16,18 @@ import msgspec
 import uvloop
 
 from penstock.app.process import set_up_logging, tls_context, write_atomically
+from penstock.app.reporting import Reporter, node_name, report_of
 from penstock.client import Client, ClientSettings
 from penstock.config import IngestSettings
 from penstock.flow.meter import Stage
 from penstock.ingest.backlog import Backlog, Downstream
 from penstock.ingest.edge import Edge
+from penstock.ingest.report import HOLDS, ingest_facts, state_of
 from penstock.ingest.status import CONTENT_TYPE, Shown
 from penstock.ingest.tokens import DeviceTokens, parse_tokens
 from penstock.kernel.errors import Rejected
+from penstock.kernel.system import SystemClock
+from penstock.protocol.part_answers import PartAnswer, PartCommand, PartReport
 from penstock.server.http import Listener
 from penstock.server.http.message import Exchange
 from penstock.spark.options import SparkOptions
@@ -31,6 +35,7 @@ from penstock.spark.options import SparkOptions
 if TYPE_CHECKING:
     from penstock.spark.pipeline.runner import PipelineRunner
 
+INGEST: Final = "ingest"
 PLAIN: Final = b"text/plain"
 LOOK_S: Final = 0.5
 STATUS_S: Final = 5.0
@@ -107,8 +112,12 @@ async def run_edge(
     shown: Shown,
     say: Say,
     beside: Callable[[], Awaitable[None]] | None = None,
+    pipeline: Whole | None = None,
 ) -> None:
-    """Run an edge until SIGINT, SIGTERM, or the end of what runs beside it."""
+    """Run an edge until SIGINT, SIGTERM, or the end of what runs beside it.
+
+    The server is told how it is, with its `pipeline`, once a second.
+    """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -129,6 +138,8 @@ async def run_edge(
         f"penstock takes messages of devices on {host}:{port} into {settings.raw_topic} at "
         f"{settings.url} · status on http://{status_host}:{status_port}"
     )
+    reporter = make_reporter(settings, shown, say=say, pipeline=pipeline)
+    reporting = asyncio.ensure_future(reporter.run())
     others = [asyncio.ensure_future(edge.failed())]
     if beside is not None:
         others.append(asyncio.ensure_future(beside()))
@@ -138,11 +149,42 @@ async def run_edge(
         say("the edge ends: what was read is made durable and acknowledged")
         await edge.stop(settings.drain_ms / 1_000)
         await status.abort()
+        reporting.cancel()
+        await reporter.end()
     for other in others:
         if not other.done():
             other.cancel()
         with suppress(asyncio.CancelledError):
             await other
+
+
+def make_reporter(
+    settings: IngestSettings, shown: Shown, *, say: Say, pipeline: Whole | None = None
+) -> Reporter:
+    """What tells the server how this ingest is, and carries out commands of its pipeline."""
+    part, clock = f"{INGEST}.{node_name(settings.node)}", SystemClock()
+    since_ms, told_ms = clock.now_ms(), 0
+
+    def look(missed: bool) -> dict[str, PartReport]:
+        nonlocal told_ms
+        status, now_ms = shown.status(), clock.now_ms()
+        facts = ingest_facts(
+            status,
+            now_ms=now_ms,
+            after_ms=0 if missed else told_ms,
+            budget_bytes=settings.window_bytes,
+            **({} if pipeline is None else pipeline.flow()),
+        )
+        told_ms = now_ms
+        state, text = state_of(status)
+        behind = (status.get("pipeline") or {}).get("behind")
+        plain = msgspec.to_builtins(facts)
+        report = report_of(clock, since_ms, state=state, text=text, behind=behind, facts=plain)
+        return {part: report}
+
+    server = ClientSettings(settings.url, settings.api_key or None)
+    obey = None if pipeline is None else (part, pipeline.obey)
+    return Reporter(server, look, say=say, obey=obey)
 
 
 async def run_whole(
@@ -167,7 +209,7 @@ async def run_whole(
 
     asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, hold_or_release)
     try:
-        await run_edge(whole.edge, settings, shown=whole, say=say, beside=beside)
+        await run_edge(whole.edge, settings, shown=whole, say=say, beside=beside, pipeline=whole)
     finally:
         await pipeline.stop()
 
@@ -272,9 +314,26 @@ class Whole:
         pipeline = {
             "stored_seq": runner.stored_seq, "behind": self.behind,
             "drain_per_s": round(self._backlog.drain_per_s), "trouble": runner.trouble,
-            "tariffs": None if basis is None else basis._asdict(),
+            "tariffs": None if basis is None else basis._asdict(), "held": runner.is_held,
         }  # fmt: skip
         return {**self.edge.status(), "pipeline": pipeline}
+
+    def flow(self) -> dict[str, list[str]]:
+        """What is read and written, as queries name it."""
+        runner, basis = self.runner, self.runner.basis
+        spaces = [] if basis is None else [f"spaces.{basis.space}"]
+        reads = [f"topics.{runner.pipeline.raw_topic}", *spaces]
+        return {"reads": reads, "writes": list(runner.pipeline.targets)}
+
+    def obey(self, command: PartCommand) -> PartAnswer:
+        """Hold the last stage, or let it go on."""
+        runner, held = self.runner, command.action == "hold"
+        if command.stage != HOLDS or command.action not in ("hold", "go"):
+            text = f"only stage {HOLDS} can be held, not {command.stage}"
+            return PartAnswer(id=command.id, done=False, held=False, text=text)
+        (runner.hold if held else runner.release)()
+        text = f"{HOLDS} is held" if held else f"{HOLDS} goes on"
+        return PartAnswer(id=command.id, done=True, held=runner.is_held, text=text)
 
     def prometheus(self) -> str:
         """The same as Prometheus text."""

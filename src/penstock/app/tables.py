@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Mapping
+from itertools import count
 from typing import Any, Final, Self
 
+from penstock.app.reporting import ReporterThread, node_name, report_of
+from penstock.client import ClientSettings
 from penstock.config import TablesSettings
+from penstock.kernel.clock import Clock
+from penstock.kernel.system import SystemClock
 from penstock.lake.database import open_database
+from penstock.protocol.part_answers import PartReport
 from penstock.tables import warehouse
+from penstock.tables.coordinator.loop import CoordinatorLoop
 from penstock.tables.engine import Factory
+from penstock.tables.processes import pid_of
 
 SPARK: Final = "penstock.spark.refresh:make"
 """The default engine. A name, because each worker creates its own engine."""
@@ -58,10 +66,75 @@ def open_warehouse(
     )
 
 
-def run_tables(tables: warehouse.Warehouse, *, say: Callable[[str], None]) -> None:
-    """Keep tables fresh until SIGINT or SIGTERM."""
+def run_tables(
+    tables: warehouse.Warehouse, settings: TablesSettings, *, say: Callable[[str], None]
+) -> None:
+    """Keep tables fresh until SIGINT or SIGTERM; the server is told how they are once a second."""
     tables.check_engine()
     loop = tables.coordinator(say=say)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: loop.stop())
-    loop.run()
+    if not settings.url:
+        loop.run()
+        return
+    server = ClientSettings(settings.url, settings.api_key or None)
+    with ReporterThread(server, TablesLook(loop, node_name(settings.node)), say=say):
+        loop.run()
+
+
+class TablesLook:
+    """The reports of a coordinator and its workers, each a part of its own."""
+
+    def __init__(self, loop: CoordinatorLoop, node: str, clock: Clock | None = None) -> None:
+        self._loop, self._node = loop, node
+        self._clock: Clock = clock or SystemClock()
+        self._since_ms = self._clock.now_ms()
+        self._places: dict[str, int] = {}
+        self._began_ms: dict[str, int] = {}
+
+    def __call__(self, _missed: bool) -> dict[str, PartReport]:
+        """The reports now."""
+        view, trouble = self._loop.view(), self._loop.trouble
+        workers = [] if view is None else list(view["workers"])
+        self._give_places([str(each["worker"]) for each in workers])
+        facts = {} if view is None else {"pool": view["pool"], "unfit": view["unfit"]}
+        state, text = _words(view, trouble)
+        found = {f"tables.{self._node}": self._report(state, text, facts)}
+        running = {} if view is None else {job["job_id"]: job for job in view["running"]}
+        for each in workers:
+            name, job = str(each["worker"]), running.get(each["job_id"])
+            part = f"worker.{self._node}-{self._places[name]}"
+            words = "refreshes " + job["unit_key"] if job else "idle" if each["ready"] else "starts"
+            found[part] = report_of(
+                self._clock, self._began_ms[name], text=words, pid=pid_of(name),
+                facts={**each, "job": job},
+            )  # fmt: skip
+        return found
+
+    def _report(self, state: str, text: str, facts: Mapping[str, Any]) -> PartReport:
+        return report_of(self._clock, self._since_ms, state=state, text=text, facts=facts)
+
+    def _give_places(self, names: list[str]) -> None:
+        """A number for each worker; one that replaces another gets its number.
+
+        So the list of parts does not grow with every worker that ever was.
+        """
+        self._places = {name: at for name, at in self._places.items() if name in names}
+        self._began_ms = {name: at for name, at in self._began_ms.items() if name in names}
+        free = (number for number in count(1) if number not in self._places.values())
+        for name in names:
+            if name not in self._places:
+                self._places[name] = next(free)
+                self._began_ms[name] = self._clock.now_ms()
+
+
+def _words(view: Mapping[str, Any] | None, trouble: str | None) -> tuple[str, str]:
+    """A coordinator in one word and one sentence."""
+    if trouble is not None:
+        return "failing", trouble
+    if view is None:
+        return "waiting", "waits for the lease of another coordinator, or starts"
+    if view["unfit"]:
+        return "failing", f"workers cannot start: {view['unfit']}"
+    pool = view["pool"]
+    return "ok", f"{pool['running']} running, {pool['ready']} ready"

@@ -211,8 +211,8 @@ class Up:
         if self._spark is not None:
             # The JVM has what [spark.conf] says; a session may not set most of it.
             found = {"PENSTOCK_SPARK": self._spark.url, "PENSTOCK_SPARK_CONF": "{}"}
-        if name == INGEST:
-            found["PENSTOCK_INGEST_URL"] = self.server_url
+        table = "INGEST" if name == INGEST else "TABLES"
+        found[f"PENSTOCK_{table}_URL"] = self.server_url
         return found
 
     def _sign(self, name: str) -> Path | None:

@@ -51,6 +51,8 @@ INGEST: Final = {
         "ingest",
         "Show each stage's window, occupancy, rate and latency, and which one is the bottleneck.",
     ),
+    "hold": ("ingest", "Hold a stage of the running pipeline, such as store."),
+    "go": ("ingest", "Let a held stage of the running pipeline go on."),
 }
 METERING: Final = {
     "run": RUN,

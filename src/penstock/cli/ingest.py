@@ -19,10 +19,12 @@ from penstock.cli.options import (
     group_options,
     json_flag,
     lake_options,
+    server_options,
     setting_flags,
     usage,
 )
 from penstock.cli.output import Output
+from penstock.client import ClientSettings
 from penstock.config import (
     INGEST_TABLE,
     IngestSettings,
@@ -160,7 +162,7 @@ def _shown(live: bool) -> Iterator[Callable[[dict[str, Any]], None] | None]:
 @click.command()
 @topics_options
 @setting_flags(
-    INGEST_TABLE, "host", "port", "port_file", "status_port", "raw_topic", "tokens_file",
+    INGEST_TABLE, "host", "port", "port_file", "node", "status_port", "raw_topic", "tokens_file",
     "allow_insecure_no_tokens", "tls_cert", "tls_key", "growth", "log",
 )  # fmt: skip
 @config_option
@@ -189,6 +191,34 @@ def status(url: str, as_json: bool) -> None:
     else:
         output.console.print(table_of(found))
         output.console.print(line_of(found))
+
+
+@click.command()
+@click.argument("stage")
+@click.option("--part", help="Of this part, if several run: see `penstock status`.")
+@server_options
+@json_flag
+def hold(stage: str, part: str | None, as_json: bool, **place: Any) -> None:
+    """Hold a stage of the running pipeline, such as store."""
+    from penstock.client import Client
+
+    with Client(ClientSettings(**place)) as client:
+        done = client.hold_stage(stage, part)
+    Output(as_json).say(f"{done.part}: {done.text}", part=done.part, stage=stage, held=done.held)
+
+
+@click.command()
+@click.argument("stage")
+@click.option("--part", help="Of this part, if several run: see `penstock status`.")
+@server_options
+@json_flag
+def go(stage: str, part: str | None, as_json: bool, **place: Any) -> None:
+    """Let a held stage of the running pipeline go on."""
+    from penstock.client import Client
+
+    with Client(ClientSettings(**place)) as client:
+        done = client.release_stage(stage, part)
+    Output(as_json).say(f"{done.part}: {done.text}", part=done.part, stage=stage, held=done.held)
 
 
 def _fetch(url: str) -> dict[str, Any]:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
 from penstock.cli.options import json_flag, server_options
-from penstock.cli.output import DIM, Output, grid, visible
+from penstock.cli.output import DIM, Output, grid, visible, when
 from penstock.kernel.units import format_ms
-from penstock.protocol.part_answers import Verdict, Waiting
+from penstock.protocol.part_answers import PartState, Verdict, Waiting
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -35,7 +37,12 @@ class Standing(NamedTuple):
     """What one look at a server gives."""
 
     verdict: Verdict
-    waiting: list[Waiting]
+    waiting: Sequence[Waiting] = ()
+    parts: Sequence[PartState] = ()
+
+    def plain(self) -> dict[str, Any]:
+        """For programs."""
+        return self._asdict()
 
 
 @click.command()
@@ -50,7 +57,7 @@ def status(as_json: bool, **place: Any) -> None:
     with _client(place) as client:
         found = look(client)
     if output.plain:
-        output.json({"verdict": found.verdict, "waiting": found.waiting})
+        output.json(found.plain())
     else:
         output.console.print(picture(found))
     if found.verdict.level not in GOOD:
@@ -74,7 +81,7 @@ def _follow(client: Client, output: Output) -> None:
     if output.plain:
         while True:
             found = look(client)
-            output.json({"verdict": found.verdict, "waiting": found.waiting})
+            output.json(found.plain())
             sys.stdout.flush()
             time.sleep(TOP_S)
     from rich.live import Live
@@ -95,14 +102,17 @@ def _client(place: dict[str, Any]) -> Client:
 
 def look(client: Client) -> Standing:
     """The verdict of a server and what waits there; if it does not answer, that is the verdict."""
-    from penstock.protocol.errors import ServerUnavailable
+    from penstock.protocol.errors import Forbidden, ServerUnavailable
     from penstock.server.overview.verdict import Facts, verdict
 
     try:
-        return Standing(client.verdict(), client.waiting().waiting)
+        told, waiting = client.verdict(), client.waiting().waiting
+        with suppress(Forbidden):  # a key with prefixes is not told of parts
+            return Standing(told, waiting, client.parts().parts)
+        return Standing(told, waiting)
     except ServerUnavailable as error:
         now_ms = time.time_ns() // 1_000_000
-        return Standing(verdict(Facts(now_ms, None, visible(error.message))), [])
+        return Standing(verdict(Facts(now_ms, None, visible(error.message))))
 
 
 def picture(found: Standing) -> RenderableType:
@@ -115,6 +125,8 @@ def picture(found: Standing) -> RenderableType:
         Text(told.sentence, f"bold {STYLES.get(told.level, '')}"),
         Text(visible(told.line)),
     ]
+    if found.parts:
+        shown += [Text(), _parts(found.parts)]
     if found.waiting:
         shown += [Text(), _waiting(found.waiting)]
     if len(found.waiting) > LINES_MAX:
@@ -122,7 +134,21 @@ def picture(found: Standing) -> RenderableType:
     return Group(*shown)
 
 
-def _waiting(waiting: list[Waiting]) -> RenderableType:
+def _parts(parts: Sequence[PartState]) -> RenderableType:
+    from rich.text import Text
+
+    table = grid("part", "state", "since", "what it says")
+    for part in parts:
+        table.add_row(
+            Text(visible(part.part)),
+            Text(part.state, STYLES["away"] if part.state in ("away", "failing") else ""),
+            Text(when(part.since, millis=False)),
+            Text(visible(part.text)),
+        )
+    return table
+
+
+def _waiting(waiting: Sequence[Waiting]) -> RenderableType:
     from rich.text import Text
 
     table = grid("what waits", "for", "why", "what would help")

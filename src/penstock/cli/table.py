@@ -26,6 +26,7 @@ from penstock.cli.table_place import (
     open_warehouse,
     place_options,
     spark_said,
+    tables_settings,
 )
 from penstock.cli.table_view import TableOutput
 from penstock.config import TABLES_TABLE
@@ -308,8 +309,9 @@ def health(warehouse: Warehouse, output: TableOutput) -> None:
 
 @table.command()
 @setting_flags(
-    TABLES_TABLE, "parallel", "max_concurrent_refreshes", "max_workers", "pool", "keep_snapshots"
-)
+    TABLES_TABLE, "url", "node", "parallel", "max_concurrent_refreshes", "max_workers", "pool",
+    "keep_snapshots",
+)  # fmt: skip
 @command_options(WAREHOUSE)
 def run(**flags: Any) -> None:
     """Keep tables fresh until Ctrl-C: the coordinator with its workers, in the foreground.
@@ -320,7 +322,7 @@ def run(**flags: Any) -> None:
     place = merged(WAREHOUSE, flags)
     warehouse = open_warehouse(place, make=True, **flags)
     with warehouse, shown(warehouse) as say:
-        run_tables(warehouse, say=say)
+        run_tables(warehouse, tables_settings(place, **flags), say=say)
 
 
 @table.group()

@@ -24,7 +24,7 @@ from penstock.cli.options import (
     usage,
 )
 from penstock.cli.table_view import TableOutput
-from penstock.config import load_spark, load_tables
+from penstock.config import TablesSettings, load_spark, load_tables
 from penstock.kernel.errors import Rejected
 from penstock.lake.database import check_address
 from penstock.spark.options import named, plain_options
@@ -58,13 +58,18 @@ def open_warehouse(place: dict[str, Any], *, make: bool, **flags: Any) -> Wareho
     `flags` are a command's settings for the table [tables].
     """
     with usage():
-        near = {name: place[name] for name in ("catalog", "data_path", "api_key")}
-        tables = load_tables(file=place["config"], flags=near | flags)
+        tables = tables_settings(place, **flags)
         options = _runner_options(place)
         check_address(tables.catalog)
         if tables.pool:
             check_address(tables.pool)
     return tables_app.open_warehouse(tables, place["runner"], options, make=make)
+
+
+def tables_settings(place: dict[str, Any], **flags: Any) -> TablesSettings:
+    """The settings of the table [tables], with what options and a command's flags say."""
+    near = {name: place[name] for name in ("catalog", "data_path", "api_key")}
+    return load_tables(file=place["config"], flags=near | flags)
 
 
 def _runner_options(place: dict[str, Any]) -> dict[str, Any]:

@@ -300,6 +300,33 @@ def waiting() -> ApiCall[part_answers.WaitingList]:
     return ApiCall(HttpRequest("GET", "/v0/waiting"), reads(part_answers.WaitingList))
 
 
+def parts() -> ApiCall[part_answers.PartList]:
+    """Which parts run where."""
+    return ApiCall(HttpRequest("GET", "/v0/parts"), reads(part_answers.PartList))
+
+
+def pipeline(part: str | None = None) -> ApiCall[part_answers.PipelineState]:
+    """The ingest pipeline."""
+    request = HttpRequest("GET", "/v0/pipeline" + query_text(part=part))
+    return ApiCall(request, reads(part_answers.PipelineState))
+
+
+def pipeline_history(
+    part: str | None = None, since: int | None = None
+) -> ApiCall[part_answers.PipelineHistory]:
+    """The ingest pipeline over time."""
+    request = HttpRequest("GET", "/v0/pipeline/history" + query_text(part=part, since=since))
+    return ApiCall(request, reads(part_answers.PipelineHistory))
+
+
+def switch_stage(
+    stage: str, action: str, part: str | None = None
+) -> ApiCall[part_answers.StageSwitched]:
+    """Hold a stage of the ingest pipeline, or let it go on. Idempotent."""
+    path = f"/v0/pipeline/stages/{quoted(stage)}/{action}" + query_text(part=part)
+    return ApiCall(HttpRequest("POST", path), reads(part_answers.StageSwitched))
+
+
 def ingest_status() -> ApiCall[dict[str, Any]]:
     """The stages of an ingest edge, from its status port."""
     return ApiCall(HttpRequest("GET", "/status"), _read_any, probes=True)

@@ -206,6 +206,7 @@ class IngestSettings:
     api_key: str = field(
         default="", repr=False, metadata={"doc": "The key, where the topic server has keys."}
     )
+    node: str = _setting("", "Its name in the list of parts; the machine's if not said.")
     raw_topic: str = _setting(RAW_TOPIC, "Topic of the messages.")
     reject_topic: str = _setting(REJECT_TOPIC, "Topic of what was wrong with connections.")
     tokens_file: Path | None = _setting(
@@ -281,6 +282,10 @@ class TablesSettings:
         default="", repr=False,
         metadata={"doc": "The key for topics that tables read, where their server has keys."},
     )  # fmt: skip
+    url: str = _setting(
+        "http://127.0.0.1:4000", "The server that is told how the tables are; off if empty."
+    )
+    node: str = _setting("", "Its name in the list of parts; the machine's if not said.")
     parallel: str = _setting(
         "on", "Refresh side by side in workers, or one by one in this process.", choices=PARALLEL
     )
@@ -295,6 +300,8 @@ class TablesSettings:
 
     def __post_init__(self) -> None:
         check(self)
+        if self.url:
+            object.__setattr__(self, "url", whole_url(self.url))
         _ = self.snapshot_retention_ms
 
     @property

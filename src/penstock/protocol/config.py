@@ -18,9 +18,9 @@ from typing import Annotated, Any, Final, NamedTuple
 import msgspec
 from msgspec import Meta, Struct, structs
 
-from penstock.protocol.errors import InvalidRequest, TopicExistsIncompatible
+from penstock.protocol.errors import InvalidRequest, ReservedName, TopicExistsIncompatible
 from penstock.protocol.limits import CLAIM_JITTER_MS_MAX, LEASE_MS_MAX, LEASE_MS_MIN
-from penstock.protocol.values import I32, U64, Schema, TopicName, check
+from penstock.protocol.values import I32, U64, Schema, TopicName, check, is_reserved
 
 TYPES: Final = ("log", "queue", "space")
 DISCARDS: Final = ("old", "reject")
@@ -166,6 +166,8 @@ def check_change(topic: str, old: TopicConfig | None, changes: Changes) -> None:
             f"{topic!r} cannot be its own dead_letter: name another topic",
             dead_letter=topic,
         )
+    if new.dead_letter is not None and is_reserved(new.dead_letter):
+        raise ReservedName(new.dead_letter)
     if new.type == "space" and new.durability != "fsync":
         raise InvalidRequest(
             f"{topic!r} is a space, of which no commit may be lost: "

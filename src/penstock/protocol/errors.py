@@ -97,6 +97,16 @@ class InvalidRequest(CallError, Rejected, code="invalid_request", status=400):
     """A field, a name or a predicate is not what the protocol allows."""
 
 
+class ReservedName(CallError, Rejected, code="reserved_name", status=400):
+    """Names that begin with `penstock.` are the server's own."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"{name!r} cannot be made: names that begin with 'penstock.' are the server's own",
+            topic=name,
+        )
+
+
 class BatchTooLarge(CallError, Rejected, code="batch_too_large", status=400):
     """The request has more records or seqs than one request may have."""
 
@@ -337,6 +347,21 @@ class InvalidSource(CallError, Rejected, code="invalid_source", status=400):
 
 class PublishRefused(CallError, Rejected, code="publish_refused", status=400):
     """The topic cannot take the changes of a table: it does not exist, or is not a log."""
+
+
+class PartNotFound(CallError, Rejected, code="part_not_found", status=404):
+    """No part of that name has reported to this server."""
+
+    def __init__(self, part: str) -> None:
+        super().__init__(f"no part {part!r} has reported here: see GET /v0/parts", part=part)
+
+
+class PartRefused(CallError, Conflict, code="part_refused", status=409):
+    """A part does not do what it was asked for; it says why."""
+
+
+class PartSilent(CallError, Unavailable, code="part_silent", status=503):
+    """A part did not answer in time; it may still do what it was asked for."""
 
 
 class NoWarehouse(CallError, Rejected, code="no_warehouse", status=404):

@@ -14,8 +14,6 @@ from msgspec import Struct
 AWAY_AFTER_MS: Final = 5_000
 """A part that has been silent for longer is away."""
 REPORT_EVERY_MS: Final = 1_000
-PARTS_PREFIX: Final = "penstock.parts."
-COMMANDS_PREFIX: Final = "penstock.commands."
 STATUS_TAG: Final = "status"
 GOODBYE_TAG: Final = "ended"
 """A part's last record: it ended in good order, and is not missed."""
@@ -23,6 +21,22 @@ COMMAND_TAG: Final = "command"
 ANSWER_TAG: Final = "answer"
 LEVELS: Final = ("ok", "slow", "failing", "refusing", "away")
 """The levels of a verdict, from best to worst."""
+
+
+class PartReport(Struct, frozen=True, kw_only=True):
+    """What a part writes of itself once a second; `facts` differ by its kind."""
+
+    at: int
+    """The part's own time."""
+    since: int
+    pid: int
+    host: str
+    version: str
+    state: str = "ok"
+    """ok, waiting, held or failing."""
+    text: str = ""
+    behind: int | None = None
+    facts: dict[str, Any] = {}
 
 
 class PartState(Struct, frozen=True, kw_only=True):
@@ -135,6 +149,24 @@ class PipelineState(Struct, frozen=True, kw_only=True):
     performance: dict[str, float] = {}
 
 
+class IngestFacts(Struct, frozen=True, kw_only=True):
+    """The facts of an ingest part. `decisions` are those since its last report."""
+
+    stages: list[StageState]
+    bottleneck: str | None = None
+    decisions: list[PlannerDecision] = []
+    budget_bytes: int = 0
+    edge: dict[str, int] = {}
+    stored_seq: int | None = None
+    drain_per_s: int | None = None
+    trouble: str | None = None
+    tariffs: dict[str, Any] | None = None
+    reads: list[str] = []
+    """Topics and spaces that it reads, as queries name them: `topics.meters.raw`."""
+    writes: list[str] = []
+    """Lake tables that it writes."""
+
+
 class StageHistory(Struct, frozen=True, kw_only=True):
     """A stage over time, one value for each of `t`."""
 
@@ -158,13 +190,30 @@ class PipelineHistory(Struct, frozen=True, kw_only=True):
     performance: dict[str, float] = {}
 
 
+class PartCommand(Struct, frozen=True, kw_only=True):
+    """A record of `penstock.commands.<part>` that asks for something."""
+
+    id: str
+    action: str
+    """hold or go."""
+    stage: str
+
+
+class PartAnswer(Struct, frozen=True, kw_only=True):
+    """The record of the same topic that answers a command."""
+
+    id: str
+    done: bool
+    held: bool
+    text: str
+
+
 class StageSwitched(Struct, frozen=True, kw_only=True):
-    """What a part answered to a command. `done` is False if it has not answered in time."""
+    """What a part answered to a command."""
 
     stage: str
     held: bool
     part: str
-    done: bool
     text: str
     performance: dict[str, float] = {}
 

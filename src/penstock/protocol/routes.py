@@ -74,6 +74,7 @@ NAME_SHAPES: Final[dict[str, Schema]] = {
         "maxLength": 120,
     },
     "source": {"type": "string", "pattern": TOPIC_NAME},
+    "stage": {"type": "string", "pattern": r"^[a-z][a-z_]{0,63}$"},
     "session": {"type": "string", "pattern": r"^wid_[A-Za-z0-9_-]{22}$"},
 }
 """What the name in a path may refer to."""
@@ -131,12 +132,16 @@ class RouteTable:
         self.routes: list[Route] = []
         self._exact: dict[str, dict[str, Route]] = {}
         self._named: dict[tuple[str, str], dict[str, Route]] = {}
+        self._deep: dict[tuple[str, str], dict[str, Route]] = {}  # the name is the fourth part
 
     def add(self, route: Route) -> Route:
         """Add a route."""
         self.routes.append(route)
         parts = route.path.split("/")
-        if "{name}" in parts:
+        if parts[4:5] == ["{name}"]:
+            key = ("/".join(parts[2:4]), "/".join(parts[5:]))
+            self._deep.setdefault(key, {})[route.method] = route
+        elif "{name}" in parts:
             key = (parts[2], "/".join(parts[4:]))
             self._named.setdefault(key, {})[route.method] = route
         else:
@@ -179,7 +184,10 @@ class RouteTable:
         methods = self._exact.get(path)
         if methods is None:
             parts = path.split("/")
-            if 4 <= len(parts) <= 7 and parts[1] == "v0" and parts[3]:
+            if len(parts) > 4 and parts[1] == "v0" and parts[4]:
+                name = parts[4]
+                methods = self._deep.get(("/".join(parts[2:4]), "/".join(parts[5:])))
+            if methods is None and 4 <= len(parts) <= 7 and parts[1] == "v0" and parts[3]:
                 name = parts[3]
                 if len(parts) > 5 and parts[5]:
                     parts[5] = "{id}"

@@ -60,6 +60,17 @@ def check_topic_name(name: object) -> str:
     return name
 
 
+def begins(name: str, prefixes: tuple[str, ...]) -> bool:
+    """Whether a name begins with a prefix; those of the server itself only if one asks for them.
+
+    >>> begins("penstock.events", ("p",)), begins("penstock.events", ("p", "penstock."))
+    (False, True)
+    """
+    if is_reserved(name):
+        prefixes = tuple(prefix for prefix in prefixes if is_reserved(prefix))
+    return name.startswith(prefixes)
+
+
 def check_router_name(name: str) -> str:
     """A valid name for a new router, or `InvalidRequest`."""
     if _ROUTER_NAME.fullmatch(name) is None:

@@ -500,6 +500,30 @@ class AsyncClient:
         call = view_calls.history_arrow(series, step=step, since_ms=since_ms)
         return arrow_table(await self._runner.run(call))
 
+    async def parts(self) -> part_answers.PartList:
+        """Which parts run where, as they last reported themselves."""
+        return await self._runner.run(calls.parts())
+
+    async def pipeline(self, part: str | None = None) -> part_answers.PipelineState:
+        """The ingest pipeline: stages, bottleneck, memory, and the planner's decisions."""
+        return await self._runner.run(calls.pipeline(part))
+
+    async def pipeline_history(
+        self, part: str | None = None, *, since: int | None = None
+    ) -> part_answers.PipelineHistory:
+        """The pipeline second by second, of 15 minutes at most, after a time in ms since 1970."""
+        return await self._runner.run(calls.pipeline_history(part, since))
+
+    async def hold_stage(self, stage: str, part: str | None = None) -> part_answers.StageSwitched:
+        """Hold a stage of the ingest pipeline; the stages before it fill up and wait."""
+        return await self._runner.run(calls.switch_stage(stage, "hold", part))
+
+    async def release_stage(
+        self, stage: str, part: str | None = None
+    ) -> part_answers.StageSwitched:
+        """Let a stage of the ingest pipeline go on."""
+        return await self._runner.run(calls.switch_stage(stage, "go", part))
+
     async def ingest_status(self) -> dict[str, Any]:
         """Windows, rates and the bottleneck of an ingest edge; `url` is its status port.
 

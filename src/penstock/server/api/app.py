@@ -21,6 +21,7 @@ from penstock.protocol.errors import (
     PreconditionFailed,
     RecordTooLarge,
     RefusedByRule,
+    ReservedName,
     ShuttingDown,
     TopicExistsIncompatible,
     TopicFull,
@@ -75,7 +76,14 @@ WRITE_ROUTE: Final = ROUTES.add(
         query=(Param("return_seqs", FLAG, "List every seq."),),
         headers=(IDEMPOTENCY_KEY,),
         statuses=(200, 201),
-        errors=(TopicNotFound, IsASpace, TopicExistsIncompatible, TopicFull, RecordTooLarge),
+        errors=(
+            TopicNotFound,
+            IsASpace,
+            TopicExistsIncompatible,
+            TopicFull,
+            RecordTooLarge,
+            ReservedName,
+        ),
     )
 )
 COMMIT_ROUTE: Final = ROUTES.add(

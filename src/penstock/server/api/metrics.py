@@ -81,7 +81,7 @@ METRICS: Final[Metrics[Scrape]] = Metrics()
 
 _gauge, _counter = METRICS.gauge, METRICS.counter
 
-_gauge("topics_topics", "Topics.", lambda s: len(s.engine.registry.topics), key="topics")
+_gauge("topics_topics", "Topics.", lambda s: s.totals.count, key="topics")
 METRICS.gauges(
     "topics_topics_by_class",
     "Topics of each durability class.",

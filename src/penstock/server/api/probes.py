@@ -55,7 +55,7 @@ def ready(call: Call) -> Answer:
     reason = context.engine.journal.store.status().read_only_reason
     if reason is not None:
         raise NotWritable(context.hide(reason, 503))
-    topics = len(context.engine.registry.topics)
+    topics = context.engine.registry.totals.count
     body = {"status": "ready", "wal_replay_complete": True, "topics": topics}
     failed = partitions_view(context.engine)["failed"]
     if failed:  # the other partitions serve: it is ready, but degraded

@@ -14,6 +14,7 @@ from penstock.protocol.errors import (
     IsASpace,
     PayloadTooLarge,
     RecordsUnreadable,
+    ReservedName,
     Throttled,
     TopicExistsIncompatible,
     TopicFull,
@@ -22,6 +23,7 @@ from penstock.protocol.errors import (
     TopicsApart,
 )
 from penstock.protocol.limits import WAIT_MS_MAX, WRITES_MAX, TopicLimits
+from penstock.protocol.own_topics import check_not_own
 from penstock.protocol.routes import (
     ADMIN,
     ARROW,
@@ -72,10 +74,11 @@ from penstock.topics.engine.views import TopicView
     body=TopicConfig,
     body_optional=True,
     statuses=(200, 201),
-    errors=(TopicExistsIncompatible, Throttled),
+    errors=(TopicExistsIncompatible, Throttled, ReservedName),
 )
 async def put_topic(call: Call) -> Answer:
     """Make a topic, or change the named keys of one."""
+    check_not_own(call.name)
     changes = call.read_object(may_be_empty=True)
     call.check_config(changes)
     created, config = await call.context.engine.put_topic(call.name, changes)

@@ -1,21 +1,35 @@
 """What is looked at for the overview: the server, its queues, the warehouse; each once a second.
 
 Each answer has one function that takes the context and returns the struct: `verdict_of`,
-`waiting_of`. Handlers and live frames call the same.
+`waiting_of`, `parts_list`, `pipeline_of`, `pipeline_history`. Handlers and live frames call it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from penstock.kernel.errors import PenstockError
-from penstock.protocol.part_answers import Verdict, Waiting, WaitingList
+from penstock.protocol.errors import PartNotFound
+from penstock.protocol.own_topics import part_topic
+from penstock.protocol.part_answers import (
+    PartList,
+    PartState,
+    PipelineHistory,
+    PipelineState,
+    Verdict,
+    Waiting,
+    WaitingList,
+)
 from penstock.server.overview.cached import Cached
+from penstock.server.overview.parts import SERVER, parts_of
+from penstock.server.overview.pipeline import Ledger, chosen, pipeline_state
 from penstock.server.overview.verdict import (
     Facts,
+    PartFacts,
+    PipelineFacts,
     ServerFacts,
     TableFacts,
     WarehouseFacts,
@@ -25,6 +39,7 @@ from penstock.server.overview.waiting import (
     WaitingJobs,
     longest_first,
     queues_with_jobs,
+    waiting_ingest,
     waiting_queue,
     waiting_routers,
     waiting_table,
@@ -47,6 +62,7 @@ SLICE_NS: Final = 500_000
 _TOPICS: Final = frozenset({"topic", "queue", "router"})
 """The kinds of what waits that a key with prefixes may see, if its prefixes reach the name."""
 
+T = TypeVar("T")
 Reaches = Callable[[str], bool]
 
 
@@ -69,6 +85,9 @@ class Looks:
     context: Context
     tables: Cached[TablesLook | None] = field(init=False)
     queues: Cached[list[WaitingJobs]] = field(init=False)
+    parts: Cached[list[PartState]] = field(init=False)
+    pipeline: Cached[PipelineState] = field(init=False)
+    ledgers: dict[str, Ledger] = field(default_factory=dict)
     verdict: Cached[Verdict] = field(init=False)
     waiting: Cached[list[Waiting]] = field(init=False)
 
@@ -76,12 +95,19 @@ class Looks:
         clock = self.context.clock
         self.tables = Cached(self._look_at_tables, clock)
         self.queues = Cached(self._look_at_queues, clock, share=QUEUES_SHARE)
+        self.parts = Cached(self._look_at_parts, clock)
+        self.pipeline = Cached(self._look_at_pipeline, clock)
         self.verdict = Cached(self._judge, clock)
         self.waiting = Cached(self._gather, clock)
 
     def now_ms(self) -> int:
         """The server's time."""
         return self.context.engine.clock.now_ms()
+
+    def forget(self) -> None:
+        """Look again at the parts: one was told to do something."""
+        for each in (self.parts, self.pipeline, self.verdict, self.waiting):
+            each.forget()
 
     async def tables_soon(self) -> TablesLook | None:
         """The tables, or that the warehouse does not answer.
@@ -104,17 +130,41 @@ class Looks:
 
     async def _look_at_queues(self) -> list[WaitingJobs]:
         """In slices: there may be very many."""
-        engine, clock = self.context.engine, self.context.clock
+        now_ms = self.now_ms()
         found: list[WaitingJobs] = []
-        until_ns = clock.monotonic_ns() + SLICE_NS
-        for writer in engine.writers:
-            for jobs in queues_with_jobs(writer.partition, engine.clock.now_ms()):
-                if jobs is not None:
-                    found.append(jobs)
-                if clock.monotonic_ns() >= until_ns:
-                    await asyncio.sleep(0)
-                    until_ns = clock.monotonic_ns() + SLICE_NS
+        for writer in self.context.engine.writers:
+            looks = self._in_slices(queues_with_jobs(writer.partition, now_ms))
+            found += [jobs async for jobs in looks if jobs is not None]
         return found
+
+    async def _in_slices(self, steps: Iterator[T]) -> AsyncIterator[T]:
+        """Take a few steps in each iteration of the event loop."""
+        clock = self.context.clock
+        until_ns = clock.monotonic_ns() + SLICE_NS
+        for step in steps:
+            yield step
+            if clock.monotonic_ns() >= until_ns:
+                await asyncio.sleep(0)
+                until_ns = clock.monotonic_ns() + SLICE_NS
+
+    async def _look_at_parts(self) -> list[PartState]:
+        return parts_of(self.context)
+
+    async def _look_at_pipeline(self) -> PipelineState:
+        part = chosen(await self.parts.get())
+        ledger = None if part is None else await self.ledger(part.part)
+        return pipeline_state(part, ledger, self.now_ms())
+
+    async def ledger(self, part: str) -> Ledger | None:
+        """The reports of a part up to now; None if it has none."""
+        topic = self.context.engine.registry.topics.get(part_topic(part))
+        if topic is None:
+            self.ledgers.pop(part, None)
+            return None
+        ledger = self.ledgers.setdefault(part, Ledger())
+        async for _ in self._in_slices(ledger.catch_up(topic)):
+            pass
+        return ledger
 
     async def _judge(self) -> Verdict:
         look = await self.tables_soon()
@@ -122,6 +172,8 @@ class Looks:
             Facts(
                 at=self.now_ms(),
                 server=server_facts(self.context),
+                parts=tuple(map(part_facts, await self.parts.get())),
+                pipeline=pipeline_facts(await self.pipeline.get()),
                 warehouse=None if look is None or look.trouble else warehouse_facts(look),
                 warehouse_away=None if look is None else look.trouble,
             )
@@ -129,9 +181,11 @@ class Looks:
 
     async def _gather(self) -> list[Waiting]:
         look, jobs = await self.tables_soon(), await self.queues.get()
+        pipeline = await self.pipeline.get()
         engine, now_ms = self.context.engine, self.now_ms()
         found = [*waiting_topics(engine, now_ms), *waiting_routers(engine)]
         found += [waiting_queue(each, now_ms) for each in jobs]
+        found += waiting_ingest(pipeline)
         if look is not None:
             found += _waiting_tables(look)
         return longest_first(found)
@@ -150,6 +204,54 @@ async def waiting_of(context: Context, reaches: Reaches | None = None) -> Waitin
     if reaches is not None:
         found = [each for each in found if each.kind in _TOPICS and reaches(each.name)]
     return WaitingList(at=context.looks.now_ms(), waiting=found, total=len(found))
+
+
+async def parts_list(context: Context) -> PartList:
+    """Every part that reports to this server, and the server itself first."""
+    return PartList(at=context.looks.now_ms(), parts=await context.looks.parts.get())
+
+
+async def pipeline_of(context: Context, part: str | None = None) -> PipelineState:
+    """The ingest pipeline: that of a part, or the one that is most alive."""
+    looks = context.looks
+    if part is None:
+        return await looks.pipeline.get()
+    found = await _ingest_part(looks, part)
+    return pipeline_state(found, await looks.ledger(found.part), looks.now_ms())
+
+
+async def pipeline_history(
+    context: Context, part: str | None = None, since_ms: int = 0
+) -> PipelineHistory:
+    """The pipeline second by second, after a time."""
+    looks = context.looks
+    found = chosen(await looks.parts.get()) if part is None else await _ingest_part(looks, part)
+    ledger = None if found is None else await looks.ledger(found.part)
+    return (ledger or Ledger()).history(since_ms)
+
+
+async def _ingest_part(looks: Looks, part: str) -> PartState:
+    found = chosen(await looks.parts.get(), part)
+    if found is None:
+        raise PartNotFound(part)
+    return found
+
+
+def part_facts(part: PartState) -> PartFacts:
+    """A part as the verdict needs it; troubles of ingest are told of with its pipeline."""
+    told = part.kind == SERVER or (part.kind == "ingest" and part.state == "failing")
+    state = "ok" if told else part.state
+    return PartFacts(part.part, part.kind, state, part.text, part.age_ms or 0)
+
+
+def pipeline_facts(pipeline: PipelineState) -> PipelineFacts | None:
+    """The pipeline as the verdict needs it; what it was before it went away is not told."""
+    if pipeline.state in ("none", "away", "ended"):
+        return None
+    held = tuple(stage.name for stage in pipeline.stages if stage.held)
+    return PipelineFacts(
+        pipeline.bottleneck, pipeline.behind, pipeline.behind_ms, held, pipeline.trouble
+    )
 
 
 def server_facts(context: Context) -> ServerFacts:

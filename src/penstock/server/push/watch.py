@@ -10,6 +10,7 @@ from penstock.kernel.errors import PenstockError
 from penstock.protocol import answers, requests
 from penstock.protocol.errors import NotAcceptable, NotFound, Throttled, TopicNotFound
 from penstock.protocol.routes import EVENT_STREAM, FLAG, READ, TEXT, Param
+from penstock.protocol.values import begins
 from penstock.server.api.auth import bearer, query_token
 from penstock.server.api.call import ROUTES, Call
 from penstock.server.api.queries import check_accepts_events
@@ -102,7 +103,7 @@ def matching(call: Call, request: WatchRequest) -> list[str]:
     if not request.prefixes:
         return []
     topics = call.context.engine.registry.topics
-    return sorted(n for n in topics if n.startswith(request.prefixes) and call.reaches(n))
+    return sorted(n for n in topics if begins(n, request.prefixes) and call.reaches(n))
 
 
 @ROUTES.get(
@@ -342,7 +343,7 @@ class WatchStream(Pusher):
                 session.lives.pop(name, None)
 
     def _on_created(self, name: str) -> None:
-        if not name.startswith(self._request.prefixes) or not self._call.reaches(name):
+        if not begins(name, self._request.prefixes) or not self._call.reaches(name):
             return
         for taken in self.take_in([name]):
             self._loop.call_soon(self.push, taken)

@@ -19,6 +19,7 @@ from penstock.protocol.errors import (
 )
 from penstock.protocol.limits import WATCH_PREFIXES_MAX
 from penstock.protocol.routes import ADMIN, READ, WRITE
+from penstock.protocol.values import begins
 from penstock.server.api.answers import Flags, Numbers, Spent, written
 from penstock.server.api.auth import SUBPROTOCOL, bearer, offered_protocols, protocol_token
 from penstock.server.api.call import ROUTES, Call
@@ -270,7 +271,7 @@ class Socket(Pusher):
     def _shape_of(self, topic: str) -> PageShape | None:
         """How the records of a topic are wanted; None if it matches no prefix."""
         for prefixes, shape in self._prefixed.items():
-            if topic.startswith(prefixes) and self._call.reaches(topic):
+            if begins(topic, prefixes) and self._call.reaches(topic):
                 return shape
         return None
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from random import Random
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from penstock.kernel.clock import Clock, SteadyClock
 from penstock.kernel.system import SystemClock
@@ -77,6 +77,12 @@ class CoordinatorLoop:
         session = self._session
         if session is not None:
             session.wake()
+
+    def view(self) -> Mapping[str, Any] | None:
+        """What its session last reported; None while it has none. From any thread."""
+        session = self._session
+        report = None if session is None else session.report()
+        return None if report is None else report.values
 
     @property
     def trouble(self) -> str | None:

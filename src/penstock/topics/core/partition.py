@@ -22,6 +22,7 @@ from penstock.protocol.commits import Commit
 from penstock.protocol.config import TopicConfig, check_change, parse_config
 from penstock.protocol.errors import IsASpace, NotAQueue, NotASpace, TopicNotEmpty, TopicNotFound
 from penstock.protocol.limits import TopicLimits
+from penstock.protocol.own_topics import check_not_own, check_own, own_config
 from penstock.protocol.values import check_topic_name
 from penstock.topics.core.batch import Batch, WriteRequest
 from penstock.topics.core.entries import (
@@ -181,6 +182,7 @@ class Partition:
         if space is None:
             topic = self.topics.get(name) or self._creating.get(name)
             if topic is None:
+                check_not_own(name)
                 before = (self._create(name, CONFIG, now_ms),)
                 topic = _new_topic(before[0])
             space = TopicSpace(topic, self.limits)
@@ -213,6 +215,7 @@ class Partition:
         self.check_router(config, create_dest=create_dest)
         created: tuple[Created, ...] = ()
         if config.dest not in self.topics:
+            check_not_own(config.dest)
             created = (self._create(config.dest, TopicConfig(), now_ms),)
         source = self.registry.topics.get(config.source)
         if source is None:
@@ -509,7 +512,9 @@ class Partition:
         changes = parse_config(write.config or {})
         if write.create is False or not changes.get("auto_create", True):
             raise TopicNotFound(name)
-        return self._create(name, TopicConfig().merged(changes), now_ms)
+        check_own(name)
+        config = own_config(name) or TopicConfig().merged(changes)
+        return self._create(name, config, now_ms)
 
     def _create(self, name: str, config: TopicConfig, now_ms: int) -> Created:
         check_topic_name(name)

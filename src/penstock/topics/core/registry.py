@@ -117,7 +117,7 @@ class Registry:
     def check_topics(self, more: int) -> None:
         """Refuse more topics than a node may have."""
         topics_max = self.limits.topics_max
-        if topics_max and len(self.topics) + self.creating + more > topics_max:
+        if topics_max and self.totals.count + self.creating + more > topics_max:
             raise Throttled(
                 f"the node has its limit of {topics_max} topics: drop one first",
                 limit="max_topics",

@@ -81,6 +81,7 @@ class Totals:
     """Records, bytes, leases and topics by kind, over all added topics."""
 
     def __init__(self) -> None:
+        self.count = 0  # of topics, without the server's own, which count in no total but memory
         self.records = 0
         self.size_bytes = 0
         self.hot_bytes = 0  # of records in memory
@@ -115,11 +116,13 @@ class Totals:
 
     def recount(self, topic: Topic) -> None:
         """Update the totals from a topic's current state."""
-        counted, records, size_bytes = topic.counted, topic.count, topic.size_bytes
-        self.records += records - counted.records
-        self.size_bytes += size_bytes - counted.size_bytes
-        counted.records = records
-        counted.size_bytes = size_bytes
+        counted = topic.counted
+        if not topic.is_reserved:
+            records, size_bytes = topic.count, topic.size_bytes
+            self.records += records - counted.records
+            self.size_bytes += size_bytes - counted.size_bytes
+            counted.records = records
+            counted.size_bytes = size_bytes
         hot_bytes = topic.row.hot_bytes
         self.hot_bytes += hot_bytes - counted.hot_bytes
         counted.hot_bytes = hot_bytes
@@ -142,8 +145,7 @@ class Totals:
             return
         self._unclassify(topic)
         topic.counted.config = config
-        self.by_class[config.durability] += 1
-        self.by_type[config.type] += 1
+        self._count_kind(topic, config, 1)
         if config.ttl_ms:
             topic.counted.aging = self._aging.add(topic.name, topic)
 
@@ -165,7 +167,12 @@ class Totals:
     def _unclassify(self, topic: Topic) -> None:
         config, topic.counted.config = topic.counted.config, None
         if config is not None:
-            self.by_class[config.durability] -= 1
-            self.by_type[config.type] -= 1
+            self._count_kind(topic, config, -1)
             self._aging.take(topic.name, topic.counted.aging)
             topic.counted.aging = None
+
+    def _count_kind(self, topic: Topic, config: TopicConfig, more: int) -> None:
+        if not topic.is_reserved:
+            self.count += more
+            self.by_class[config.durability] += more
+            self.by_type[config.type] += more

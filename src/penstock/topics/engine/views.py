@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from penstock.flow.fairqueue import Standing
 from penstock.log.executor import Phase
 from penstock.protocol.config import TopicConfig
+from penstock.protocol.values import begins
 from penstock.topics.core.queue import JobCounts
 from penstock.topics.core.topic import Topic
 
@@ -65,8 +66,12 @@ def list_topics(
     touch: bool = False,
     allowed: Callable[[str], bool] = lambda _name: True,
 ) -> tuple[list[TopicView], bool]:
-    """A page of topics in the order of their names, and whether there are more."""
-    found = filter(allowed, engine.registry.names_from(prefix, after))
+    """A page of topics in the order of their names, and whether there are more.
+
+    The server's own topics are listed only if the prefix asks for them.
+    """
+    names_from = engine.registry.names_from(prefix, after)
+    found = (name for name in names_from if begins(name, (prefix,)) and allowed(name))
     names = list(islice(found, page_size + 1))
     topics = [engine.registry.topics[name] for name in names[:page_size]]
     views = [_topic_view(engine, topic, touch=touch) for topic in topics]
