@@ -29,6 +29,7 @@ TESTS_system := tests/scripts tests/sim
 TESTS_conformance := tests/conformance
 TESTS_repository := tests/docs tests/tools
 TESTS_bench := tests/bench
+TESTS_e2e := tests/e2e
 TESTS_server := $(addprefix tests/integration/,server)
 TESTS_client := $(addprefix tests/integration/,client commits ingest metering)
 TESTS_topics := tests/integration/topics
@@ -43,15 +44,15 @@ TESTS_integration = $(filter-out %/__pycache__ tests/integration/spark \
 	$(TESTS_server) $(TESTS_client) $(TESTS_topics) $(TESTS_lake) $(TESTS_tables), \
 	$(patsubst %/,%,$(wildcard tests/integration/*/)) $(wildcard tests/integration/test_*.py))
 TESTS_unit = $(filter-out %/__pycache__ tests/integration $(TESTS_property) $(TESTS_system) \
-	$(TESTS_conformance) $(TESTS_repository) $(TESTS_bench) $(TESTS_cluster), \
+	$(TESTS_conformance) $(TESTS_repository) $(TESTS_bench) $(TESTS_e2e) $(TESTS_cluster), \
 	$(patsubst %/,%,$(wildcard tests/*/)) $(wildcard tests/test_*.py))
 # The longest first, so that all end at about the same time.
-CHECKS := tests-spark tests-tables tests-delta tests-integration tests-repository tests-server tests-client \
+CHECKS := tests-spark tests-tables tests-delta tests-integration tests-repository tests-e2e tests-server tests-client \
 	tests-bench tests-lake tests-property tests-system tests-topics tests-conformance tests-unit \
 	types lint layers
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-cluster bench lock docs vendor types-js generate format clean compiled smoke-compiled test-compiled wheel env-run env-dev \
+.PHONY: help demo test test-slow test-cluster bench shots lock docs vendor types-js generate format clean compiled smoke-compiled test-compiled wheel env-run env-dev \
 	checks slow-checks lint types layers
 
 help: ## show this list
@@ -97,6 +98,10 @@ tests-%:
 
 bench: env-dev ## run the benchmarks and print ratios (BENCH="--keep fairqueue": one, kept for the docs)
 	@JAVA_HOME="$$(head -n 1 $(DEV)/java-home)" $(DEV)/bin/python -m bench $(BENCH)
+
+shots: export JAVA_HOME = $(shell head -n 1 $(DEV)/java-home 2>/dev/null)
+shots: env-dev ## take the pictures of the dashboard for README and docs, from a running demo
+	@$(DEV)/bin/python -m tools.shots
 
 compiled: env-dev ## build the optional compiled parts into build/compiled
 	@rm -rf $(COMPILED)

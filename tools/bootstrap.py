@@ -18,6 +18,11 @@ import sys
 from pathlib import Path
 from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
+if __package__:
+    from tools import chromium
+else:  # run as a script: what stands beside it is found by its own name
+    import chromium
+
 ROOT = Path(__file__).resolve().parent.parent
 PYTHON_MIN = (3, 11)
 JAVA_MIN = 17
@@ -342,10 +347,11 @@ def bring_java(root: Path, venv: Path, environ: Mapping[str, str]) -> Java:
 
 def provide_chromium(environ: Mapping[str, str]) -> None:
     """Install Chromium if it is missing and we may; without it, its tests are left out or fail."""
-    if shutil.which("chromium", path=environ.get("PATH", "")):
+    if chromium.find(environ):
         return
     if not can_apt(environ):
-        say("no Chromium: tests in a browser are left out (Debian: apt-get install chromium)")
+        if chromium.install_from_npm() is None:
+            say("tests in a browser are left out: %s" % chromium.WHAT_TO_DO)
         return
     try:
         apt_install(["chromium"])

@@ -1,7 +1,8 @@
 """Add up the reports of all test groups: `python tools/totals.py DIRECTORY`.
 
 Prints how long each group took, the longest first, so that growth is seen; then one line in
-pytest's words. Fails if a test failed, or if no test ran.
+pytest's words, and one for each group that was not run for lack of something. Fails if a test
+failed, or if no test ran.
 """
 
 from __future__ import annotations
@@ -10,6 +11,9 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree as ET
+
+NOT_RUN = "not run: "
+"""How the reason of tests begins that need something which is not installed."""
 
 
 class Totals(NamedTuple):
@@ -29,6 +33,8 @@ def main() -> int:
     totals = add_up(directory)
     print(", ".join(f"{name} {seconds:.0f} s" for seconds, name in spans(directory)))
     print(totals)
+    for line in not_run(directory):
+        print(line)
     if totals.passed + totals.failed == 0:
         print("no tests ran", file=sys.stderr)
         return 1
@@ -44,6 +50,17 @@ def add_up(directory: Path) -> Totals:
             failed += int(suite.get("failures", 0)) + int(suite.get("errors", 0))
             skipped += int(suite.get("skipped", 0))
     return Totals(tests - failed - skipped, failed, skipped)
+
+
+def not_run(directory: Path) -> list[str]:
+    """A line for each group that could not be run here, with what to do about it."""
+    found: dict[str, None] = {}
+    for report in sorted(directory.glob("*.xml")):
+        for skipped in ET.parse(report).iter("skipped"):
+            reason = skipped.get("message", "")
+            if reason.startswith(NOT_RUN):
+                found[f"{report.stem} {reason}"] = None
+    return list(found)
 
 
 def spans(directory: Path) -> list[tuple[float, str]]:

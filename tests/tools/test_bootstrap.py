@@ -263,6 +263,7 @@ def test_chromium_is_installed_where_it_is_missing_and_we_may(
     asked: list[str] = []
     monkeypatch.setattr(bootstrap, "can_apt", lambda environ: may_apt)
     monkeypatch.setattr(bootstrap, "apt_install", asked.extend)
+    monkeypatch.setattr(bootstrap.chromium, "install_from_npm", lambda: None)
     bootstrap.provide_chromium({"PATH": str(tmp_path)})
     assert asked == installed
     assert said in capsys.readouterr().out

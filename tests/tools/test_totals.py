@@ -36,3 +36,14 @@ def test_a_failure_or_an_error_fails_the_whole(tmp_path):
 def test_no_tests_at_all_is_a_failure(tmp_path):
     report(tmp_path, "unit")
     assert totals(tmp_path) == (1, ["unit 1 s", "0 passed, 0 failed, 0 skipped"])
+
+
+def test_a_group_that_could_not_be_run_says_what_to_install(tmp_path):
+    report(tmp_path, "unit", tests=10)
+    case = '<testcase><skipped message="not run: no Chromium: install it"/></testcase>'
+    other = '<testcase><skipped message="needs two cores"/></testcase>'
+    suite = f'<testsuite tests="3" skipped="3" time="0">{case}{case}{other}</testsuite>'
+    (tmp_path / "e2e.xml").write_text(f"<testsuites>{suite}</testsuites>")
+    status, lines = totals(tmp_path)
+    assert status == 0
+    assert lines[1:] == ["10 passed, 0 failed, 3 skipped", "e2e not run: no Chromium: install it"]

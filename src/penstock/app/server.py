@@ -361,7 +361,8 @@ def describe(settings: Settings, host: str, port: int, keys: KeyRing | None) -> 
     auth = "off: everybody may do everything" if keys is None else f"on: {len(keys)} keys"
     line = (
         f"penstock {penstock.__version__} listens on {_url(settings, host, port)} · "
-        f"data {where} ({settings.store}) · auth {auth}"
+        f"data {where} ({settings.store}) · auth {auth} · "
+        f"dashboard {own_url(settings, host, port)}/"
     )
     if keys is None and settings.host in _WILDCARDS and not settings.allowed_hosts:
         line += " · answers to localhost only: --allowed-host adds the names that clients use"

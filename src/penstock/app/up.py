@@ -131,7 +131,7 @@ class Up:
         if TABLES in self.parts:
             await self._until_ready(TABLES)
             self._say(f"tables  kept fresh in {self.settings.tables.catalog}")
-        self._say(f"penstock is up: {self.server_url}")
+        self._say(f"penstock is up: {self.server_url} (dashboard and API)")
 
     async def watch(self) -> None:
         """Wait while everything is kept running; raises the error that ends it."""

@@ -7,7 +7,8 @@ import os
 import sys
 import termios
 import tty
-from collections.abc import Callable, Coroutine, Iterator
+import webbrowser
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -51,6 +52,7 @@ class Tour:
         with ExitStack() as stack:
             try:
                 await plant.start()
+                self._open_dashboard()
                 stack.enter_context(keys(self._struck))
                 await self._shown()
                 if missing is not None:
@@ -164,15 +166,35 @@ class Tour:
             case "s":
                 self._do(plant.kill_server())
 
-    def _do(self, work: Coroutine[Any, Any, None]) -> None:
+    def _do(self, work: Coroutine[Any, Any, Any]) -> None:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    def _open_dashboard(self) -> None:
+        """Say where the dashboard is; where a person sits at a desktop, open it."""
+        url = f"{self.plant.up.server_url}/"
+        self._say(f"dashboard: {url}")
+        if not self._check and has_desktop(os.environ):
+            self._do(asyncio.to_thread(webbrowser.open, url))
 
     def _say(self, text: str) -> None:
         self._event = text
         if self._live is None:
             click.echo(f"     ▸ {text}")
+
+
+def has_desktop(environ: Mapping[str, str], platform: str = sys.platform) -> bool:
+    """Whether a browser can be shown: not over SSH, and with a display.
+
+    >>> has_desktop({"DISPLAY": ":0"}, "linux"), has_desktop({}, "linux"), has_desktop({}, "darwin")
+    (True, False, True)
+    >>> has_desktop({"SSH_CONNECTION": "::1", "DISPLAY": ":10"}, "linux")
+    False
+    """
+    if "SSH_CONNECTION" in environ:
+        return False
+    return platform == "darwin" or bool(environ.get("DISPLAY") or environ.get("WAYLAND_DISPLAY"))
 
 
 @contextmanager

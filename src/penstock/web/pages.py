@@ -74,7 +74,7 @@ class Dashboard:
             f"<title>{title} · Penstock</title>{self._heads[name]}</head>"
             f'<body><a class="skip" href="#main">Skip to content</a><div id="app">'
             f'<nav aria-label="Pages">{_links()}</nav>'
-            f'<main id="main" data-page="{name}">{plain(twin)}</main></div>'
+            f'<main id="main" data-page="{name}" tabindex="0">{plain(twin)}</main></div>'
             f'<script type="application/json" id="twin">{data}</script></body></html>'
         ).encode()
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import io
 import time
+import webbrowser
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -87,6 +89,7 @@ class Draining:
     """A plant that never has drained."""
 
     catalog = "sqlite:none"
+    up = SimpleNamespace(server_url="http://127.0.0.1:4000")
 
     def __init__(self) -> None:
         self.settles = self.ended = False
@@ -107,6 +110,7 @@ def test_a_second_q_skips_the_proof(tmp_path, monkeypatch, capsys):
         tour = Tour(tmp_path, check=False, seconds=None)
         plant = Draining()
         monkeypatch.setattr(tour, "plant", plant)
+        monkeypatch.setattr(webbrowser, "open", lambda url: None)
         monkeypatch.setattr(tour, "_look_until", lambda _script: tour._over.wait())
         monkeypatch.setattr(showing, "why_unprovable", lambda: None)
         running = asyncio.ensure_future(tour.run())

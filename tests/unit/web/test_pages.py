@@ -58,7 +58,7 @@ def twin(**more: object) -> dict:
 def test_a_page_holds_its_twin_and_shows_it():
     page = Elements(Dashboard(FILES).page(twin()).decode())
     assert json.loads(page.twin) == twin()
-    assert page.of("main") == [{"id": "main", "data-page": "topic"}]
+    assert page.of("main") == [{"id": "main", "data-page": "topic", "tabindex": "0"}]
     assert page.of("title")
     assert page.of("img") == [], "data is never markup"
     assert EVIL in page.text
