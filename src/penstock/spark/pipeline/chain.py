@@ -147,13 +147,11 @@ class Chain:
         began_ns = monotonic_ns()
         plan = self._planned(begun, evaluate, work)
         try:
-            rows = arriving(plan.frame, bytes_max=None, resumable=False).batches()
-            data = [row for batch in rows for row in batch.column("report").to_pylist()]
+            reports = _arrived(plan.frame)
         except Exception as error:
             if is_lost(error) or isinstance(error, PenstockError):
                 raise
             raise self._explained(error, begun, evaluate) from error
-        reports = [read_report(each) for each in data]
         check_failures(report.failure for report in reports)
         dead = [row for report in reports for row in report.dead] + plan.dead(work)
         took_ns = monotonic_ns() - began_ns
@@ -337,6 +335,18 @@ def check_failures(failures: Iterable[TaskFailure | None]) -> None:
         if failure is not None:
             text = f"{failure.kind}: {failure.text}"
             raise StageFailed(failure.stage, text, is_io=failure.is_io)
+
+
+def job_reports(rows: DataFrame, work: TaskWork) -> list[TaskReport]:
+    """Run a job whose tasks only write; `rows` know their schema. `StageFailed` if one failed."""
+    reports = _arrived(_reported(rows, work))
+    check_failures(report.failure for report in reports)
+    return reports
+
+
+def _arrived(frame: DataFrame) -> list[TaskReport]:
+    batches = arriving(frame, bytes_max=None, resumable=False).batches()
+    return [read_report(row) for batch in batches for row in batch.column("report").to_pylist()]
 
 
 def _is_canceled(error: Exception) -> bool:

@@ -70,15 +70,15 @@ class Store:
         `Rejected` if `evaluate` leaves out a column that a target takes, or gives another type.
         """
         pipeline = self._pipeline
-        names = [_columns(schema.names, wanted) for wanted in pipeline.targets.values()]
+        names = [
+            taken_columns(schema.names, wanted, "evaluate") for wanted in pipeline.targets.values()
+        ]
         wanted = {
             **{name: pa.schema([schema.field(each) for each in listed])
                for name, listed in zip(pipeline.targets, names, strict=True)},
             pipeline.dead_letters: DEAD_LETTERS,
         }  # fmt: skip
-        found = self._found(wanted)
-        for name, columns in wanted.items():
-            for_lake(columns.empty_table(), found[name].columns)  # refuses what does not fit
+        found = find_tables(self._lake, wanted, f"pipeline {pipeline.name}")
         made = tuple(found[name] for name in pipeline.targets)
         return LakeTables(made, tuple(map(tuple, names)), found[pipeline.dead_letters])
 
@@ -111,9 +111,8 @@ class Store:
         now_ms = lake.clock.now_ms()
         rows = dead = 0
         if result is not None and tables is not None:
-            self._check_unchanged(transaction, tables)
-            for number, file in checked_files(lake.storage, tables.targets, result.reports):
-                transaction.add_files(tables.tables[number], [file])
+            check_unchanged(lake, transaction, (*tables.tables, tables.letters))
+            add_written(lake, transaction, tables.tables, tables.targets, result.reports)
             letters = dead_letters(self._pipeline.name, result.dead, batch, now_ms)
             add_rows(lake, transaction, tables.letters, letters)
             rows, dead = result.rows, letters.num_rows
@@ -133,39 +132,59 @@ class Store:
             raise
         return Stored(None if done.snapshot is None else done.snapshot.id, rows, dead)
 
-    def _check_unchanged(self, transaction: LakeTransaction, tables: LakeTables) -> None:
-        """Refuse to add files to a table that has other columns now, or is another one."""
-        now = {table.id: table for table in self._lake.tables(transaction.base)}
-        for table in (*tables.tables, tables.letters):
-            if now.get(table.id) != table:
-                raise TablesChanged(f"table {table.qualified} was changed while a batch was made")
-
-    def _found(self, wanted: Mapping[str, pa.Schema]) -> dict[str, TableInfo]:
-        """Tables by name; creates those that are not there, in one commit."""
-        for tries in range(1, _TRIES_MAX + 1):
-            transaction = self._lake.begin()
-            there = {table.qualified: table for table in self._lake.tables(transaction.base)}
-            found = {name: there[_qualified(name)] for name in wanted if _qualified(name) in there}
-            missing = [name for name in wanted if name not in found]
-            if not missing:
-                return found
-            for name in missing:
-                namespace, _, plain = _qualified(name).rpartition(".")
-                transaction.create_table(self._lake.schema(namespace), plain, wanted[name])
-            transaction.author = "penstock"
-            transaction.message = f"pipeline {self._pipeline.name}: {', '.join(missing)}"
-            try:
-                self._lake.commit(transaction)
-            except Conflict:  # another process made one of them; look again
-                if tries == _TRIES_MAX:
-                    raise
-        return self._found(wanted)
-
 
 class TablesChanged(Conflict):
     """A table of a pipeline was altered or dropped while a batch was on its way to it."""
 
     code = "tables_changed"
+
+
+def find_tables(
+    lake: Catalog, wanted: Mapping[str, pa.Schema], message: str
+) -> dict[str, TableInfo]:
+    """Tables by name, which must take these columns; those that are missing are made, at once."""
+    for tries in range(1, _TRIES_MAX + 1):
+        transaction = lake.begin()
+        there = {table.qualified: table for table in lake.tables(transaction.base)}
+        found = {name: there[_qualified(name)] for name in wanted if _qualified(name) in there}
+        missing = [name for name in wanted if name not in found]
+        if not missing:
+            for name, columns in wanted.items():
+                for_lake(columns.empty_table(), found[name].columns)  # refuses what does not fit
+            return found
+        for name in missing:
+            namespace, _, plain = _qualified(name).rpartition(".")
+            transaction.create_table(lake.schema(namespace), plain, wanted[name])
+        transaction.author = "penstock"
+        transaction.message = f"{message}: {', '.join(missing)}"
+        try:
+            lake.commit(transaction)
+        except Conflict:  # another process made one of them; look again
+            if tries == _TRIES_MAX:
+                raise
+    return find_tables(lake, wanted, message)
+
+
+def check_unchanged(
+    lake: Catalog, transaction: LakeTransaction, tables: Iterable[TableInfo]
+) -> None:
+    """Refuse to add files to a table that has other columns now, or is another one."""
+    now = {table.id: table for table in lake.tables(transaction.base)}
+    for table in tables:
+        if now.get(table.id) != table:
+            raise TablesChanged(f"table {table.qualified} was changed while a batch was made")
+
+
+def add_written(
+    lake: Catalog,
+    transaction: LakeTransaction,
+    tables: Sequence[TableInfo],
+    targets: Sequence[TargetTable],
+    reports: Iterable[TaskReport],
+) -> None:
+    """Have a commit add the files that tasks wrote, once they are known to be here as reported."""
+    for number, file in checked_files(lake.storage, targets, reports):
+        transaction.add_files(tables[number], [file])
 
 
 def checked_files(
@@ -254,13 +273,14 @@ def _qualified(name: str) -> str:
     return name if "." in name else f"main.{name}"
 
 
-def _columns(found: Sequence[str], wanted: Sequence[str] | None) -> list[str]:
+def taken_columns(found: Sequence[str], wanted: Sequence[str] | None, giver: str) -> list[str]:
+    """The columns that a target takes of those that there are; None takes all."""
     if wanted is None:
         return list(found)
     missing = [name for name in wanted if name not in found]
     if missing:
         raise Rejected(
-            f"evaluate does not give {', '.join(missing)}: a target takes the columns "
+            f"{giver} does not give {', '.join(missing)}: a target takes the columns "
             f"{', '.join(wanted)}"
         )
     return list(wanted)
