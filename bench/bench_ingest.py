@@ -25,6 +25,7 @@ from bench.cpu import Meter
 from bench.ingest_load import METER_COUNT, READINGS
 from bench.load import free_port
 from bench.report import Report
+from bench.stream_ingest import StreamedPipeline
 from bench.table_shop import bench_spark
 from penstock.client import Client, Record
 from penstock.lake.catalog import Catalog, open_catalog
@@ -59,7 +60,11 @@ GOALS = {20_000: (150, 300), 100_000: (220, 500)}
 """Readings a second, and within how many ms half of them and 99 % are to be visible."""
 CEILING = 200_000
 TINY = {"BATCHES": (40,), "ROUNDS": 2, "WARM_ROUNDS": 1, "WARM_S": 0.5, "STEADY_S": 0.5,
-        "FLOOD_S": 0.5, "GOALS": {2_000: (150, 300)}}  # fmt: skip
+        "FLOOD_S": 0.5, "GOALS": {2_000: (150, 300)}, "STREAM_RATES": (2_000,),
+        "STREAM_WARM_S": 0.5, "STREAM_FLOOD": 2_000}  # fmt: skip
+STREAM_RATES = (20_000, 100_000)
+STREAM_WARM_S = 15.0
+STREAM_FLOOD = 1_000_000
 NUMBERS = count()
 BEGIN = "2026-01-01"
 
@@ -70,8 +75,11 @@ def run(report: Report) -> None:
         load_tariffs(url)
         with bench_spark(cores=2) as (embedded, home):
             link = SparkLink(SparkOptions(remote=embedded.url))
-            with open_catalog(f"sqlite:{home}/lake.sqlite") as lake:
+            catalog = f"sqlite:{home}/lake.sqlite"
+            with open_catalog(catalog) as lake:
                 jobs(report, lake, client, url, link)
+                spark = link.session()
+                streamed(report, StreamedPipeline(spark, client, url, lake, catalog))
             link.close()
         end_to_end(report, url)
 
@@ -143,6 +151,28 @@ def chained(lake: Catalog, url: str, link: SparkLink, found: pa.Table) -> Callab
         assert result.rows == found.num_rows * READINGS
 
     return way
+
+
+# the same as a plain Structured Streaming job
+
+
+def streamed(report: Report, place: StreamedPipeline) -> None:
+    """From the acknowledgement of a write to the visible snapshot, without an edge before it."""
+    sent = records(400)
+    try:
+        for per_s in STREAM_RATES:
+            place.steady(sent, STREAM_WARM_S, per_s / READINGS)
+            delays_ms = place.steady(sent, STEADY_S, per_s / READINGS)
+            for share in (50, 99):
+                report.row(f"Structured Streaming, {per_s:,} readings/s: delay p{share}",
+                           float(np.percentile(delays_ms, share)), "ms")  # fmt: skip
+        flood = max(1, STREAM_FLOOD // READINGS)
+        begun = time.perf_counter()
+        place.steady(sent, 1.0, flood)
+        took_s = time.perf_counter() - begun
+        report.row("Structured Streaming, as fast as it goes", STREAM_FLOOD / took_s, "readings/s")
+    finally:
+        place.close()
 
 
 # from sockets to snapshots

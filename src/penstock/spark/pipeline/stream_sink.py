@@ -21,6 +21,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
+import pyarrow as pa
+
 from penstock.kernel.errors import Conflict, Rejected
 from penstock.lake.catalog import Catalog, open_catalog
 from penstock.lake.model import joined
@@ -145,7 +147,7 @@ class _StreamWriter:
                 )
             names = [taken_columns(schema.names, each, "the query") for _, each in self._targets]
             wanted = {
-                name: type(schema)([schema.field(each) for each in listed])
+                name: pa.schema([schema.field(each) for each in listed])
                 for (name, _), listed in zip(self._targets, names, strict=True)
             }
             tables = find_tables(self._lake, wanted, self._cursor.name)
