@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from pyspark.errors.exceptions.connect import SparkException
+
 from penstock.client import Client
 from penstock.lake.catalog import open_catalog
 from penstock.spark.pipeline.cursors import cursors
@@ -13,21 +15,36 @@ from penstock.spark.topics.source import register
 from tests.integration.lake.duck import Duck
 from tests.integration.spark.topics.place import topic_server, url_of
 from tests.spark_cluster.cluster import PATIENCE_S, Cluster
+from tests.waiting import wait_until
 
 
 def run(spark: Any, url: str, sink: LakeSink) -> None:
     """The query, for what is in the topic now."""
     read = spark.readStream.format("penstock").options(url=url, topic="numbers", max_rows="40")
-    query = (
-        read.load()
-        .selectExpr("seq", "from_json(data, 'n INT').n AS n")
-        .writeStream.foreachBatch(sink)
-        .option("checkpointLocation", sink.checkpoint)
-        .trigger(availableNow=True)
-        .start()
-    )
+    rows = read.load().selectExpr("seq", "from_json(data, 'n INT').n AS n")
+    writer = rows.writeStream.foreachBatch(sink).trigger(availableNow=True)
+    query = started(writer.option("checkpointLocation", sink.checkpoint))
     assert query.awaitTermination(PATIENCE_S)
     assert query.exception() is None
+
+
+def started(writer: Any) -> Any:
+    """The query, once Spark could start its Python process for sinks.
+
+    Spark gives that process ten seconds to come up, which no setting changes, and importing pyspark
+    takes longer where the machine is busy.
+    """
+    found: list[Any] = []
+
+    def start() -> bool:
+        try:
+            found.append(writer.start())
+        except SparkException as error:
+            assert "failed to connect back" in str(error), error
+        return bool(found)
+
+    wait_until(start, "a process for sinks", patience_s=PATIENCE_S)
+    return found[0]
 
 
 def forget_the_last_commit(checkpoint: Path) -> None:

@@ -17,7 +17,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
@@ -78,16 +77,21 @@ class LakeSink:
 
     def __call__(self, rows: DataFrame, batch_id: int) -> None:
         """Add a micro-batch, unless it is there already. Spark calls this."""
-        _writer(self.catalog, self.data_path, self.checkpoint, self.targets).add(rows, batch_id)
+        _writer(self).add(rows, batch_id)
 
 
-@cache
-def _writer(
-    catalog: str, data_path: str | None, checkpoint: str, targets: Targets
-) -> _StreamWriter:
-    """The writer of a query in this process, which Spark keeps for all of its batches."""
-    lake = open_catalog(catalog, data_path)
-    return _StreamWriter(lake, f"stream {query_id(checkpoint)}", targets)
+_WRITERS: Final[dict[tuple[str, str, Targets], _StreamWriter]] = {}
+"""The writer of each query in this process, which Spark keeps for all of its batches."""
+
+
+def _writer(sink: LakeSink) -> _StreamWriter:
+    key = sink.catalog, sink.checkpoint, sink.targets
+    if key not in _WRITERS:
+        name = f"stream {query_id(sink.checkpoint)}"
+        _WRITERS[key] = _StreamWriter(
+            open_catalog(sink.catalog, sink.data_path), name, sink.targets
+        )
+    return _WRITERS[key]
 
 
 def query_id(checkpoint: str) -> str:
@@ -107,7 +111,7 @@ class _StreamWriter:
     """The batches of one query. For one thread."""
 
     def __init__(self, lake: Catalog, name: str, targets: Targets) -> None:
-        self._lake = lake
+        self.lake = lake
         self._targets = targets
         self._cursor = take_over(lake, name, _STREAM, _EPOCH, uuid4().hex)
         self._schema: StructType | None = None
@@ -125,12 +129,12 @@ class _StreamWriter:
                 "checkpoint"
             )
         self._describe(rows)
-        token = self._lake.reserve(RESERVE_MS)
-        work = TaskWork(self._lake.storage.root, token, self._work)
+        token = self.lake.reserve(RESERVE_MS)
+        work = TaskWork(self.lake.storage.root, token, self._work)
         self._commit(job_reports(rows, work), batch_id, token)
 
     def _found(self) -> Cursor:
-        found = cursor_of(self._lake, self._cursor.name)
+        found = cursor_of(self.lake, self._cursor.name)
         if found is None or found.holder != self._cursor.holder:
             raise TakenOver("another process has begun to run this query")
         return found
@@ -150,7 +154,7 @@ class _StreamWriter:
                 name: pa.schema([schema.field(each) for each in listed])
                 for (name, _), listed in zip(self._targets, names, strict=True)
             }
-            tables = find_tables(self._lake, wanted, self._cursor.name)
+            tables = find_tables(self.lake, wanted, self._cursor.name)
             self._tables = tuple(tables[name] for name, _ in self._targets)
             self._work = tuple(
                 TargetTable(table.path, table.columns, tuple(listed))
@@ -160,7 +164,7 @@ class _StreamWriter:
         rows._cached_schema = self._schema
 
     def _commit(self, reports: list[TaskReport], batch_id: int, token: str) -> None:
-        lake = self._lake
+        lake = self.lake
         transaction = lake.begin()
         transaction.token = token
         check_unchanged(lake, transaction, self._tables)

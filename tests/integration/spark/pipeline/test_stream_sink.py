@@ -6,6 +6,7 @@ Called as Spark calls it. `tests/spark_cluster/test_stream.py` has a real query.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,15 @@ def checkpoint(parent: Path, query: str) -> str:
     home.mkdir()
     (home / "metadata").write_text(json.dumps({"id": query}))
     return str(home)
+
+
+@pytest.fixture(autouse=True)
+def ended() -> Iterator[None]:
+    """Spark's process for the sinks ends with the test."""
+    yield
+    for writer in stream_sink._WRITERS.values():
+        writer.lake.close()
+    stream_sink._WRITERS.clear()
 
 
 @pytest.fixture
@@ -62,11 +72,11 @@ def test_a_process_that_takes_over_goes_on_and_the_one_before_it_cannot(
     spark: Any, sink: LakeSink, lake: Catalog
 ) -> None:
     sink(rows(spark, 0, 10), 0)
-    old = stream_sink._writer(sink.catalog, sink.data_path, sink.checkpoint, sink.targets)
-    stream_sink._writer.cache_clear()
+    ((key, old),) = stream_sink._WRITERS.items()
+    del stream_sink._WRITERS[key]
     sink(rows(spark, 0, 10), 0)
     sink(rows(spark, 10, 20), 1)
-    with pytest.raises(TakenOver):
+    with old.lake, pytest.raises(TakenOver):
         old.add(rows(spark, 20, 30), 2)
     assert numbers(lake) == list(range(20))
 
