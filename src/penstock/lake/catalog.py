@@ -44,7 +44,7 @@ from penstock.lake.model import (
 from penstock.lake.parquet import Materialiser, describe_file, write_file
 from penstock.lake.reader import KnownTables, Reader
 from penstock.lake.scan import ChangeRange, change_range, scan
-from penstock.lake.storage import Storage, check_credentials, is_s3
+from penstock.lake.storage import Storage, check_credentials
 from penstock.lake.transaction import LakeTransaction
 
 RETRIES: Final = Backoff(base_ms=1, cap_ms=100, jitter=0.5, window_ms=20_000)
@@ -340,7 +340,7 @@ def open_catalog(
     The address is `sqlite:path` or `postgres:host=… dbname=…`. `data_path` is where a new lake
     stores its files (by default beside the SQLite file); for an existing lake it must match.
     """
-    if data_path is not None and is_s3(data_path):
+    if data_path is not None:
         check_credentials(data_path)  # before a catalog exists that refers to it
     database = open_database(address, timeout_ms=timeout_ms)
     if is_absent(database) and not create:

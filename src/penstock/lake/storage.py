@@ -23,6 +23,8 @@ _VARIABLES: Final = (
     "AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_WEB_IDENTITY_TOKEN_FILE",
     "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI",
 )  # fmt: skip
+HADOOP_CLASSES: Final = {"s3": "org.apache.hadoop.fs.s3a.S3AFileSystem"}
+"""The file system of Hadoop that Spark needs for a scheme of data paths."""
 _METADATA: Final = "http://169.254.169.254/latest"
 _METADATA_TIMEOUT_S: Final = 0.5
 ADVICE: Final = (
@@ -117,8 +119,7 @@ def filesystem_of(root: str) -> tuple[fs.FileSystem, str]:
     """The filesystem of a path or URL, and the path in it: pyarrow's own, or fsspec's."""
     if "://" not in root:
         return fs.LocalFileSystem(), root
-    if is_s3(root):
-        check_credentials(root)  # without credentials pyarrow tries for many seconds
+    check_credentials(root)  # without them pyarrow tries for many seconds
     try:
         found, inner = fs.FileSystem.from_uri(root)
         return found, str(inner)
@@ -141,7 +142,7 @@ def is_s3(root: str | None) -> bool:
 
 def check_credentials(root: str) -> None:
     """Reject a data path on S3 if no credentials can be found."""
-    if not has_credentials(root):
+    if is_s3(root) and not has_credentials(root):
         raise Rejected(f"there are no credentials for {_plain(root)}: {ADVICE}")
 
 

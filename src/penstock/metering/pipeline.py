@@ -15,9 +15,12 @@ from penstock.metering.tariffs import SPACE
 from penstock.spark.pipeline.definition import ArrowStep, Pipeline
 from penstock.spark.topics.http import TopicAddress
 
-READINGS: Final = (
-    "meter", "time", "energy_wh", "quality", "device", "message_id", "row_no", "received_at",
-)  # fmt: skip
+_ORIGIN: Final = ("device", "message_id", "received_at")
+MEASURED: Final = tuple(
+    name for name in PARSED.names if name not in _ORIGIN and not name.startswith("_")
+)
+"""What a meter says: meter, time, energy_wh, quality."""
+READINGS: Final = (*MEASURED, "device", "message_id", "row_no", "received_at")
 CHARGES: Final = (
     "meter", "time", "energy_wh", "tariff", "price_per_kwh", "charge", "device", "message_id",
     "row_no", "tariffs_epoch", "tariffs_seq",

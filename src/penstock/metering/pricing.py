@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.metering.parsing import ENERGY, TIME
+from penstock.metering.parsing import PARSED
 from penstock.metering.price_book import PRICE, Book, Books
 from penstock.metering.price_lookup import CHARGE, PriceLookup, charges, decimals, micros_of
 from penstock.spark.pipeline.definition import ArrowStep, Batches, Pinned, SideInput
@@ -26,13 +26,15 @@ from penstock.spark.topics.http import TopicAddress, TopicMissing
 UNKNOWN_METER: Final = "unknown_meter: the meter has no tariff at this time"
 PRICED: Final = pa.schema(
     [
-        ("_seq", pa.int64()), ("_row", pa.int32()), ("_reason", pa.string()),
-        ("device", pa.string()), ("message_id", pa.string()), ("row_no", pa.int32()),
-        ("received_at", TIME), ("meter", pa.string()), ("time", TIME), ("energy_wh", ENERGY),
-        ("quality", pa.int32()), ("tariff", pa.string()), ("price_per_kwh", PRICE),
-        ("charge", CHARGE), ("tariffs_epoch", pa.int64()), ("tariffs_seq", pa.int64()),
+        *PARSED,
+        pa.field("row_no", pa.int32()),
+        pa.field("tariff", pa.string()),
+        pa.field("price_per_kwh", PRICE),
+        pa.field("charge", CHARGE),
+        pa.field("tariffs_epoch", pa.int64()),
+        pa.field("tariffs_seq", pa.int64()),
     ]
-)  # fmt: skip
+)
 
 
 class Pricing:

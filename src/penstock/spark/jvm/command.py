@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from penstock.lake.storage import HADOOP_CLASSES
 from penstock.spark.options import SparkOptions, is_local
 
 POOLS: Final = """<?xml version="1.0"?>
@@ -185,7 +186,7 @@ def server_conf(place: JvmFiles, master: str) -> dict[str, str]:
         "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": "0",
-        "spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
+        **{f"spark.hadoop.fs.{scheme}.impl": name for scheme, name in HADOOP_CLASSES.items()},
         # A plan of a batch holds its messages, and a session would keep the last sixteen.
         "spark.connect.session.planCache.maxSize": "2",
         "spark.connect.progress.reportInterval": "500ms",

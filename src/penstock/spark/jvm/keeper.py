@@ -7,19 +7,21 @@ that no JVM is ready yet (`poll`).
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Final
 
+from penstock.flow.backoff import Backoff
 from penstock.kernel.clock import Clock
 from penstock.kernel.system import SystemClock
 from penstock.spark.jvm.embedded import EmbeddedSpark, Tell, start_spark
 from penstock.spark.options import SparkOptions
 
 _LOG: Final = logging.getLogger(__name__)
-_WAIT_MS: Final = (1_000, 30_000)
+_RESTARTS: Final = Backoff(base_ms=1_000, cap_ms=30_000, jitter=0.0, window_ms=math.inf)
 """How long `poll` waits before it starts a Spark again that could not start: first and at most."""
 
 
@@ -112,8 +114,7 @@ class JvmKeeper:
             self._run(self._watch, jvm)
 
     def _failed(self, text: str, is_polled: bool) -> None:
-        first_ms, most_ms = _WAIT_MS
-        wait_ms = min(first_ms * 2 ** min(self._failures, 10), most_ms)
+        wait_ms = _RESTARTS.nominal_ms(self._failures + 1)
         again = f", next try in {wait_ms / 1_000:g} s" if is_polled else ""
         self._tell(f"Spark did not start{again}: {text}")
         with self._lock:

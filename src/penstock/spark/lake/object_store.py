@@ -12,19 +12,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.kernel.errors import Rejected
-from penstock.lake.storage import ADVICE, has_credentials, is_s3
+from penstock.lake.storage import ADVICE, HADOOP_CLASSES, has_credentials, is_s3
 from penstock.spark.jvm.embedded import pyspark_home
 from penstock.spark.options import SparkOptions
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
 
-CLASS: Final = "org.apache.hadoop.fs.s3a.S3AFileSystem"
+_CLASS: Final = HADOOP_CLASSES["s3"]
 _JARS: Final = (
     "spark.jars", "spark.jars.packages", "spark.driver.extraClassPath", "spark.jars.ivySettings",
 )  # fmt: skip
 _LOADABLE: Final = (
-    f"SELECT java_method('org.apache.spark.util.Utils', 'classIsLoadable', '{CLASS}') AS loadable"
+    f"SELECT java_method('org.apache.spark.util.Utils', 'classIsLoadable', '{_CLASS}') AS loadable"
 )
 
 
@@ -52,7 +52,7 @@ def check_session(spark: SparkSession, data_path: str) -> None:
             "a lake on s3:// cannot be used here: Hadoop's S3 file system is not among the jars of "
             f"this Spark: {_install()}"
         )
-    spark.conf.set("fs.s3.impl", CLASS)
+    spark.conf.set("fs.s3.impl", _CLASS)
 
 
 def _has_jars(conf: Mapping[str, str], jars_dir: Path) -> bool:

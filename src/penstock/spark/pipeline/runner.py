@@ -31,7 +31,6 @@ from penstock.kernel.system import SystemClock
 from penstock.kernel.text import shortened
 from penstock.kernel.units import MIB
 from penstock.lake.catalog import Catalog
-from penstock.lake.storage import is_s3
 from penstock.spark.errors import SparkMissing, SparkNotStarted, is_lost
 from penstock.spark.lake.object_store import check_session
 from penstock.spark.link import SparkLink, reason
@@ -237,7 +236,7 @@ class PipelineRunner:
         return found
 
     def _begin(self, holder: str) -> Cursor:
-        if is_s3(self._lake.data_path):
+        if not self._lake.storage.is_local:
             check_session(self.link.session(), self._lake.data_path)
         with TopicConnection(self._address) as connection:
             state = connection.state()

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, Final, Self, TypeVar
 
+from penstock.flow.backoff import Backoff
 from penstock.kernel.clock import Clock
 from penstock.kernel.errors import Conflict
 from penstock.kernel.units import format_ms
@@ -27,7 +29,7 @@ from penstock.tables.store import FOREIGN_MS, TableStore
 
 T = TypeVar("T")
 LOOP: Final = "loop"
-_PAUSE_S: Final = (0.1, 1.0)
+_RETRIES: Final = Backoff(base_ms=100, cap_ms=1_000, jitter=0.0, window_ms=math.inf)
 """Delay before the next attempt: first and maximum."""
 _LOG: Final = logging.getLogger("penstock.tables")
 _LEASE: Final = "lease"
@@ -43,7 +45,7 @@ class CatalogWait:
         self._lock = threading.Lock()
         self._waiting: set[str] = set()
         self._since_ms: int | None = None
-        self._pause_s = _PAUSE_S[0]
+        self._failures = 0
         self.trouble: str | None = None
         """Why the catalog is unusable, or None."""
 
@@ -71,13 +73,13 @@ class CatalogWait:
             self.trouble = error.message
             if self._since_ms is not None:
                 return
-            self._since_ms, self._pause_s = self._clock.monotonic_ms(), _PAUSE_S[0]
+            self._since_ms, self._failures = self._clock.monotonic_ms(), 0
         self._say(f"waiting for the catalog: {error.message}")
 
     def pause(self) -> None:
         """Wait briefly before the next attempt."""
-        self._stop.wait(self._pause_s)
-        self._pause_s = min(2 * self._pause_s, _PAUSE_S[1])
+        self._failures += 1
+        self._stop.wait(_RETRIES.nominal_ms(self._failures) / 1_000)
 
     def forget(self, who: str) -> None:
         """A waiting part has ended. The others will notice whether the catalog is back."""

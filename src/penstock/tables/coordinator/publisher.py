@@ -10,6 +10,7 @@ snapshot changed is read from a file that stays until it is marked, so the parts
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Callable
 from typing import Final
@@ -18,6 +19,7 @@ from uuid import uuid4
 import numpy as np
 import pyarrow as pa
 
+from penstock.flow.backoff import Backoff
 from penstock.kernel.clock import Clock
 from penstock.kernel.errors import PenstockError
 from penstock.lake.database import CatalogAway
@@ -53,7 +55,7 @@ from penstock.tables.worker.outcomes import detail_of
 CONTENTS_ROWS_MAX: Final = 100_000
 """Contents with more rows are not published whole: the topic says where to read them."""
 _LOOK_S: Final = 1.0
-_RETRY_S: Final = (0.25, 10.0)
+_RETRIES: Final = Backoff(base_ms=250, cap_ms=10_000, jitter=0.0, window_ms=math.inf)
 _KEEP_SEEN_MS: Final = 3_600_000
 _WHOLE: Final = -1
 """The beginning of a feed that leads from nothing to the contents."""
@@ -157,9 +159,8 @@ class Publisher:
 
     def _note_trouble(self, publication: Publication, error: Exception) -> None:
         count, _ = self._failed.get(publication.table, (0, 0.0))
-        pause_s = min(_RETRY_S[0] * 2**count, _RETRY_S[1])
-        until_s = self._clock.monotonic_ms() / 1_000 + pause_s
-        self._failed[publication.table] = min(count + 1, 16), until_s
+        until_s = (self._clock.monotonic_ms() + _RETRIES.nominal_ms(count + 1)) / 1_000
+        self._failed[publication.table] = count + 1, until_s
         text = detail_of(error)
         if text != publication.trouble:
             place = (publication.table, publication.topic, publication.url)

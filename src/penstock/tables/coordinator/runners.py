@@ -9,6 +9,7 @@ decides when the next one runs.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import selectors
 import signal
@@ -21,6 +22,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
+from penstock.flow.backoff import Backoff
 from penstock.kernel.clock import Clock
 from penstock.kernel.errors import Unavailable
 from penstock.kernel.system import meanwhile
@@ -53,7 +55,7 @@ from penstock.tables.worker.outcomes import (
 )
 from penstock.tables.worker.unit import UnitWorker
 
-RESTART_MS: Final = (500, 30_000)
+_RESTARTS: Final = Backoff(base_ms=1_000, cap_ms=30_000, jitter=0.0, window_ms=math.inf)
 """Delay before the next start after a worker failed to start: first and maximum."""
 _LOG: Final = logging.getLogger("penstock.tables")
 _DEATH_S: Final = 10.0
@@ -321,9 +323,8 @@ class WorkerRunner:
     def _fill_later(self) -> None:
         """Delay the next start: the last one failed."""
         self._failed_starts += 1
-        first_ms, most_ms = RESTART_MS
-        wait_ms = min(first_ms * 2 ** min(self._failed_starts, 10), most_ms)
-        self._fill_at_ms = self._clock.now_ms() + wait_ms
+        wait_ms = _RESTARTS.nominal_ms(self._failed_starts)
+        self._fill_at_ms = self._clock.now_ms() + int(wait_ms)
 
 
 class InlineRunner:
