@@ -114,7 +114,7 @@ class JvmKeeper:
             self._run(self._watch, jvm)
 
     def _failed(self, text: str, is_polled: bool) -> None:
-        wait_ms = _RESTARTS.nominal_ms(self._failures + 1)
+        wait_ms = int(_RESTARTS.nominal_ms(self._failures + 1))
         again = f", next try in {wait_ms / 1_000:g} s" if is_polled else ""
         self._tell(f"Spark did not start{again}: {text}")
         with self._lock:
