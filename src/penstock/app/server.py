@@ -13,6 +13,7 @@ import sys
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -21,7 +22,7 @@ import uvloop
 
 import penstock
 from penstock.app.process import set_up_logging, tls_context, write_atomically
-from penstock.config import Settings
+from penstock.config import DEFAULT_CATALOG, Settings
 from penstock.kernel.clock import Clock
 from penstock.kernel.errors import Corrupt, Rejected
 from penstock.kernel.system import SystemClock
@@ -77,6 +78,7 @@ _WILDCARDS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
 BOOT_BYTES: Final = 8
 """Random bytes that tell one start of the server from another."""
 
+WAREHOUSE_FILE: Final = DEFAULT_CATALOG.partition(":")[2]
 LOG_DIR: Final = "log"
 """The log's directory in the data directory."""
 
@@ -92,6 +94,7 @@ def serve(settings: Settings, *, say: Say, on_progress: OnProgress | None = None
     `say` gets the lines for a person at the terminal; `on_progress` how much of the log has been
     replayed, 0 to 1.
     """
+    settings = with_warehouse(settings)
     server = Server(settings)
     set_up_logging(settings.log)
     sys.setswitchinterval(SWITCH_S)
@@ -304,6 +307,14 @@ class Server:
         left_s = max(0.0, deadline_s - asyncio.get_running_loop().time())
         if not await self._listener.drain(left_s):
             _LOGGER.warning("some connections were still busy after %g s", span_s)
+
+
+def with_warehouse(settings: Settings) -> Settings:
+    """The settings with the catalog of the warehouse that is beside the data, if none is named."""
+    beside = settings.data_dir.absolute().parent / WAREHOUSE_FILE
+    if settings.catalog or not beside.is_file():
+        return settings
+    return replace(settings, catalog=f"sqlite:{beside}")
 
 
 def origins_of(settings: Settings) -> Origins:

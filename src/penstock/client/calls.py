@@ -18,7 +18,7 @@ import msgspec
 from penstock.client.errors import NotPenstock
 from penstock.client.records import encode_records
 from penstock.client.wire import HttpAnswer, HttpRequest
-from penstock.protocol import answers, part_answers, requests
+from penstock.protocol import answers, lake_answers, part_answers, requests
 from penstock.protocol.config import config_fields
 from penstock.protocol.errors import InvalidRequest
 from penstock.protocol.routes import ARROW
@@ -325,6 +325,11 @@ def switch_stage(
     """Hold a stage of the ingest pipeline, or let it go on. Idempotent."""
     path = f"/v0/pipeline/stages/{quoted(stage)}/{action}" + query_text(part=part)
     return ApiCall(HttpRequest("POST", path), reads(part_answers.StageSwitched))
+
+
+def graph() -> ApiCall[lake_answers.Graph]:
+    """What reads what."""
+    return ApiCall(HttpRequest("GET", "/v0/graph"), reads(lake_answers.Graph))
 
 
 def ingest_status() -> ApiCall[dict[str, Any]]:

@@ -31,9 +31,11 @@ class RowsPage(NamedTuple):
     next_offset: int | None
 
 
-def list_tables(prefix: str = "", *, cursor: str | None = None) -> ApiCall[Facts]:
+def list_tables(
+    prefix: str = "", *, cursor: str | None = None, history: int | None = None
+) -> ApiCall[Facts]:
     """One page of tables with their status."""
-    query = query_text(prefix=prefix or None, cursor=cursor, page_size=1_000)
+    query = query_text(prefix=prefix or None, cursor=cursor, page_size=1_000, history=history)
     return ApiCall(HttpRequest("GET", f"/v0/tables{query}"), _facts)
 
 

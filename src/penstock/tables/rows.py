@@ -345,6 +345,13 @@ SELECT_HISTORY: Final = f"""SELECT {", ".join(HISTORY_COLUMNS)},
     FROM penstock_refresh_history h"""
 """The columns of a refresh, and how its mode was chosen if that is on record."""
 NEWEST_FIRST: Final = "ORDER BY finished_at DESC, job_id DESC"
+SELECT_LAST_OF_EACH: Final = f"""SELECT {", ".join(HISTORY_COLUMNS)} FROM (
+    SELECT {", ".join(HISTORY_COLUMNS)}, row_number() OVER (
+        PARTITION BY table_name {NEWEST_FIRST}) AS place
+    FROM penstock_refresh_history) AS placed
+    WHERE place <= ? ORDER BY table_name, place"""
+"""How many of each table. Without the choice of mode, which is long."""
+SELECT_ROW_COUNTS: Final = "SELECT table_id, record_count FROM ducklake_table_stats"
 SELECT_OUTCOMES: Final = f"""SELECT outcome, reason_text FROM penstock_refresh_history
     WHERE table_name = ? {NEWEST_FIRST} LIMIT 100"""
 LAST_REFRESHED_SNAPSHOT: Final = """SELECT max(snapshot) FROM penstock_refresh_history

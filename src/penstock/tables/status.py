@@ -158,9 +158,13 @@ class StatusReader:
             text = f"it waits for a worker, and workers cannot start: {report['unfit']}"
         return Why(table, row.unit_key, row.reason, text, coordinated)
 
-    def jobs(self, *, live_only: bool = False, limit: int | None = None) -> list[RefreshJob]:
+    def jobs(
+        self, *, live_only: bool = False, limit: int | None = None, since_ms: int = 0
+    ) -> list[RefreshJob]:
         """Jobs, newest first. Those whose coordinator or process is dead are not live."""
-        found = self._store.jobs(live_only=live_only, limit=None if live_only else limit)
+        found = self._store.jobs(
+            live_only=live_only, limit=None if live_only else limit, since_ms=since_ms
+        )
         judged = self._judged(found)
         return [job for job in judged if job.status.live][:limit] if live_only else judged
 

@@ -130,9 +130,13 @@ class TableStore:
         found = self.lake.query(f"{rows.SELECT_JOBS} WHERE job_id = ?", (job_id,))
         return rows.job_from_row(found[0]) if found else None
 
-    def jobs(self, *, live_only: bool = False, limit: int | None = None) -> list[RefreshJob]:
-        """Jobs, newest first."""
+    def jobs(
+        self, *, live_only: bool = False, limit: int | None = None, since_ms: int = 0
+    ) -> list[RefreshJob]:
+        """Jobs, newest first; those that ended after a time, and all that have not ended."""
         where = f" WHERE {rows.IS_LIVE}" if live_only else ""
+        if since_ms and not live_only:
+            where = f" WHERE ({rows.IS_LIVE} OR finished_at > {int(since_ms)})"
         bound = "" if limit is None else f" LIMIT {int(limit)}"
         found = self.lake.query(f"{rows.SELECT_JOBS}{where} ORDER BY enqueued_at DESC{bound}")
         return [rows.job_from_row(row) for row in found]
@@ -142,6 +146,14 @@ class TableStore:
         where, values = ("", ()) if table is None else (" WHERE table_name = ?", (table,))
         select = f"{rows.SELECT_HISTORY}{where} {rows.NEWEST_FIRST} LIMIT {int(limit)}"
         return [rows.record_from_row(row) for row in self.lake.query(select, values)]
+
+    def outcomes(self, limit: int) -> dict[str, list[RefreshRecord]]:
+        """The last refreshes of each table, newest first."""
+        found: dict[str, list[RefreshRecord]] = {}
+        for row in self.lake.query(rows.SELECT_LAST_OF_EACH, (limit,)):
+            record = rows.record_from_row((*row, None))
+            found.setdefault(record.table, []).append(record)
+        return found
 
     def failures(self, reader: Reader) -> dict[str, tuple[int, str]]:
         """The failures of each table since its last success: their number and the last error."""

@@ -61,6 +61,7 @@ from penstock.tables.pages import TablePage, final_order, read_page
 from penstock.tables.plan import TablePlan
 from penstock.tables.publishing import WatchedChange, table_key
 from penstock.tables.query.names import (
+    STATE_SCHEMA,
     did_you_mean,
     lake_name,
     listed,
@@ -73,7 +74,7 @@ from penstock.tables.query.resolve import nearest_relation, resolve
 from penstock.tables.query.sources import read_sources
 from penstock.tables.settings import WarehouseSettings
 from penstock.tables.status import PoolStatus, StatusReader, Why
-from penstock.tables.store import TableStore
+from penstock.tables.store import Definitions, TableStore
 
 ALTERABLE: Final = frozenset(
     {"schedule", "mode", "consistency", "description", "publish", "publish_url"}
@@ -381,6 +382,25 @@ class Warehouse:
         """Every table: whether it is fresh, and what it waits for."""
         return self._status.status()
 
+    def definitions(self) -> Definitions:
+        """Every definition, with the version of their graph."""
+        return self._store.definitions()
+
+    def row_counts(self) -> dict[str, int]:
+        """How many rows each table of the lake has, by the names that queries use."""
+        with self.lake.look() as reader:
+            counts = dict(reader.rows(rows.SELECT_ROW_COUNTS))
+            found = reader.tables(reader.latest().id)
+        return {
+            relation_name([table.schema.name, table.name]): int(counts.get(table.id) or 0)
+            for table in found
+            if table.schema.name != STATE_SCHEMA
+        }
+
+    def outcomes(self, limit: int) -> dict[str, list[RefreshRecord]]:
+        """The last refreshes of each table, newest first."""
+        return self._store.outcomes(limit)
+
     def details(self) -> dict[str, str]:
         """Why tables are suspended or in error."""
         return self._store.definitions().details
@@ -394,9 +414,11 @@ class Warehouse:
         table = None if name is None else lake_name(name)
         return self._store.history(table, limit=limit)
 
-    def jobs(self, *, live_only: bool = False, limit: int | None = 100) -> list[RefreshJob]:
-        """Jobs, newest first."""
-        return self._status.jobs(live_only=live_only, limit=limit)
+    def jobs(
+        self, *, live_only: bool = False, limit: int | None = 100, since_ms: int = 0
+    ) -> list[RefreshJob]:
+        """Jobs, newest first; those that ended after a time, and all that have not ended."""
+        return self._status.jobs(live_only=live_only, limit=limit, since_ms=since_ms)
 
     def pool(self) -> PoolStatus:
         """The coordinator's work as last reported, its workers, and the permits."""

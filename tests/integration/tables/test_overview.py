@@ -110,3 +110,31 @@ def test_a_key_with_prefixes_sees_its_own_topics_only(place: Place, tmp_path: Pa
             assert mine.verdict().level == "ok"
     finally:
         process.close()
+
+
+def test_graph_and_outcomes_of_real_tables(place: Place, client: Client) -> None:
+    place.write("raw", [1, 2, 3])
+    place.write("other", [1])
+    place.warehouse.create("a", "SELECT id FROM raw", schedule="1h")
+    assert place.warehouse.refresh("a").ok
+    nodes = {node.id: node for node in client.graph().nodes}
+    assert {name: node.kind for name, node in nodes.items()} == {
+        "raw": "lake", "other": "lake", "a": "table",
+    }  # fmt: skip
+    assert nodes["a"].rows == nodes["raw"].rows == 3
+    assert [(edge.source, edge.target) for edge in client.graph().edges] == [("raw", "a")]
+    listed = client.tables.list(history=40)[0]
+    assert listed["state"] == "away", "it has a schedule and no coordinator"
+    outcomes = listed["outcomes"]
+    assert (outcomes["outcome"], outcomes["mode"]) == (["succeeded"], ["FULL"])
+    assert "outcomes" not in client.tables.list()[0]
+
+
+def test_jobs_since_a_time_are_those_that_ended_after_it(place: Place, client: Client) -> None:
+    place.write("raw", [1])
+    place.warehouse.create("a", "SELECT id FROM raw", schedule="1h")
+    assert place.warehouse.refresh("a").ok
+    ended_ms = place.warehouse.jobs()[0].finished_at_ms
+    assert ended_ms is not None
+    assert len(place.warehouse.jobs(since_ms=ended_ms - 1)) == 1
+    assert place.warehouse.jobs(since_ms=ended_ms) == []

@@ -22,7 +22,7 @@ from penstock.client.settings import DEFAULT_URL, ClientSettings
 from penstock.client.transports.aio import AsyncTransport
 from penstock.client.watching import Position, WatchCore, WatchOptions, starts_of
 from penstock.kernel.units import MIB
-from penstock.protocol import answers, part_answers
+from penstock.protocol import answers, lake_answers, part_answers
 from penstock.protocol.commits import Commit
 from penstock.protocol.history import History
 from penstock.protocol.requests import RouterBody
@@ -523,6 +523,10 @@ class AsyncClient:
     ) -> part_answers.StageSwitched:
         """Let a stage of the ingest pipeline go on."""
         return await self._runner.run(calls.switch_stage(stage, "go", part))
+
+    async def graph(self) -> lake_answers.Graph:
+        """What reads what: topics, spaces, lake tables and stream tables, with states and units."""
+        return await self._runner.run(calls.graph())
 
     async def ingest_status(self) -> dict[str, Any]:
         """Windows, rates and the bottleneck of an ingest edge; `url` is its status port.

@@ -24,12 +24,15 @@ class AsyncTables:
     def __init__(self, runner: AsyncRunner) -> None:
         self._runner = runner
 
-    async def list(self, prefix: str = "") -> list[Facts]:
-        """Tables by name, with how fresh each is and what it waits for."""
+    async def list(self, prefix: str = "", *, history: int | None = None) -> list[Facts]:
+        """Tables by name, with how fresh each is and what it waits for.
+
+        `history` asks for the last outcomes of each, as columns.
+        """
         found: list[Facts] = []
         cursor: str | None = None
         while True:
-            page = await self._runner.run(calls.list_tables(prefix, cursor=cursor))
+            page = await self._runner.run(calls.list_tables(prefix, cursor=cursor, history=history))
             found += page["tables"]
             cursor = page.get("next_cursor")
             if cursor is None:

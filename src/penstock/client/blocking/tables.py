@@ -25,12 +25,15 @@ class Tables:
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
 
-    def list(self, prefix: str = "") -> list[Facts]:
-        """Tables by name, with how fresh each is and what it waits for."""
+    def list(self, prefix: str = "", *, history: int | None = None) -> list[Facts]:
+        """Tables by name, with how fresh each is and what it waits for.
+
+        `history` asks for the last outcomes of each, as columns.
+        """
         found: list[Facts] = []
         cursor: str | None = None
         while True:
-            page = self._runner.run(calls.list_tables(prefix, cursor=cursor))
+            page = self._runner.run(calls.list_tables(prefix, cursor=cursor, history=history))
             found += page["tables"]
             cursor = page.get("next_cursor")
             if cursor is None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.protocol import part_answers
+from penstock.protocol import lake_answers, part_answers
 from penstock.protocol.errors import PartNotFound, PartRefused, PartSilent
 from penstock.protocol.routes import ADMIN, NUMBER, READ, TEXT, Param
 from penstock.server.api.call import ROUTES, Call
+from penstock.server.api.warehouse import ERRORS
 from penstock.server.http.message import Answer
 from penstock.server.overview.commands import switch_stage
 from penstock.server.overview.looks import (
+    graph_shown,
     parts_list,
     pipeline_history,
     pipeline_of,
@@ -100,3 +102,10 @@ async def release_stage(call: Call) -> Answer:
     call.check_unbounded()
     found = await switch_stage(call.context, call.name, "go", call.query.text("part"))
     return call.tell(found)
+
+
+@ROUTES.get("/v0/graph", answer=lake_answers.Graph, scope=READ, errors=ERRORS)
+async def graph(call: Call) -> Answer:
+    """What reads what: topics, spaces, lake tables and stream tables, with states and units."""
+    call.check_unbounded()
+    return call.tell(await graph_shown(call.context))

@@ -49,12 +49,14 @@ from penstock.server.http.message import Answer
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from penstock.tables.core.history import RefreshRecord
     from penstock.tables.pages import TablePage
     from penstock.tables.warehouse import Warehouse
 
 
 ROWS: Final = 1_000
 ROWS_MAX: Final = 100_000
+OUTCOMES_MAX: Final = 40
 JSON: Final = "application/json"
 CSV: Final = "text/csv"
 _FORMATS: Final = {"json": JSON, "csv": CSV, "arrow": ARROW}
@@ -64,14 +66,18 @@ _FORMATS: Final = {"json": JSON, "csv": CSV, "arrow": ARROW}
     "/v0/tables",
     answer=table_answers.TableList,
     scope=READ,
-    query=(*PAGES,),
+    query=(
+        *PAGES,
+        Param("history", NUMBER, f"The last outcomes of each, {OUTCOMES_MAX} at most."),
+    ),
     errors=ERRORS,
 )
 async def list_tables(call: Call) -> Answer:
     """Tables with how fresh each is and what it waits for."""
     query = call.query
     prefix, after, size = query.text("prefix") or "", query.after(), query.page_size()
-    found = await desk(call).do(_statuses)
+    outcomes = min(query.number("history", 0), OUTCOMES_MAX)
+    found = await desk(call).do(partial(_statuses, outcomes=outcomes))
     names = sorted(name for name in found if name.startswith(prefix) and name > (after or ""))
     shown: dict[str, Any] = {"tables": [found[name] for name in names[:size]]}
     if len(names) > size:
@@ -325,15 +331,43 @@ async def _set_status(call: Call, change: Callable[[Warehouse], None]) -> Answer
     return _told(call, {"table": table, "status": status})
 
 
-def _statuses(warehouse: Warehouse) -> dict[str, dict[str, Any]]:
+def _statuses(warehouse: Warehouse, outcomes: int) -> dict[str, dict[str, Any]]:
+    """Every table: definition, freshness, progress of a running refresh, and last outcomes."""
+    from penstock.server.overview.looks import look_at_tables
     from penstock.tables.status import definition_facts, status_facts
 
-    rows = {row.table: row for row in warehouse.status()}
-    return {
-        table.name: {**definition_facts(table), **status_facts(rows[table.name])}
-        for table in warehouse.tables()
-        if table.name in rows
-    }
+    look = look_at_tables(warehouse)
+    rows = {row.table: (row, fresh) for row, fresh in zip(look.rows, look.fresh, strict=True)}
+    running = {job.unit_key: job.progress for job in look.running}
+    past = warehouse.outcomes(outcomes) if outcomes else {}
+    found = {}
+    for table in warehouse.tables():
+        if table.name not in rows:
+            continue
+        row, fresh = rows[table.name]
+        progress = running.get(row.unit_key)
+        found[table.name] = {
+            **definition_facts(table),
+            **status_facts(row),
+            "state": fresh.state,
+            "stale_by_ms": fresh.stale_by_ms,
+            "progress": None if progress is None else progress.plain(),
+        }
+        if outcomes:
+            found[table.name]["outcomes"] = _columns(past.get(table.name, []))
+    return found
+
+
+def _columns(records: list[RefreshRecord]) -> table_answers.OutcomeColumns:
+    """Refreshes as columns, oldest first."""
+    records = records[::-1]
+    return table_answers.OutcomeColumns(
+        finished=[record.finished_at_ms for record in records],
+        took_ms=[record.took_ms for record in records],
+        outcome=[record.outcome.value for record in records],
+        mode=[record.executed.value if record.executed else None for record in records],
+        reason=[record.reason.value for record in records],
+    )
 
 
 def _shown(warehouse: Warehouse, name: str) -> dict[str, Any]:

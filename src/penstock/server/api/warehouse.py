@@ -143,17 +143,20 @@ async def show_warehouse(call: Call) -> Answer:
     query=(
         Param("limit", NUMBER, "Rows at most, 1 to 1000; 100 if not said."),
         Param("live", FLAG, "Only jobs that are queued or running."),
+        Param("since_ms", NUMBER, "Only jobs that ended after this time, or have not ended."),
     ),
     errors=ERRORS,
 )
 async def warehouse_jobs(call: Call) -> Answer:
     """What was started, the newest first."""
     limit, live = row_limit(call), call.query.flag("live", False)
+    since_ms = call.query.number("since_ms", 0)
 
     def work(warehouse: Warehouse) -> list[dict[str, Any]]:
         from penstock.tables.status import job_facts
 
-        return [job_facts(job) for job in warehouse.jobs(live_only=live, limit=limit)]
+        found = warehouse.jobs(live_only=live, limit=limit, since_ms=since_ms)
+        return [job_facts(job) for job in found]
 
     return call.answer(jobs=await desk(call).do(work))
 

@@ -1,7 +1,8 @@
 """What is looked at for the overview: the server, its queues, the warehouse; each once a second.
 
 Each answer has one function that takes the context and returns the struct: `verdict_of`,
-`waiting_of`, `parts_list`, `pipeline_of`, `pipeline_history`. Handlers and live frames call it.
+`waiting_of`, `parts_list`, `pipeline_of`, `pipeline_history`,
+`graph_shown`. Handlers and live frames call it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from penstock.kernel.errors import PenstockError
-from penstock.protocol.errors import PartNotFound
+from penstock.protocol.errors import NoWarehouse, PartNotFound
+from penstock.protocol.lake_answers import Graph
 from penstock.protocol.own_topics import part_topic
 from penstock.protocol.part_answers import (
     PartList,
@@ -24,6 +26,7 @@ from penstock.protocol.part_answers import (
     WaitingList,
 )
 from penstock.server.overview.cached import Cached
+from penstock.server.overview.graph import flows_of, graph_of, look_at_graph
 from penstock.server.overview.parts import SERVER, parts_of
 from penstock.server.overview.pipeline import Ledger, chosen, pipeline_state
 from penstock.server.overview.verdict import (
@@ -85,6 +88,7 @@ class Looks:
     context: Context
     tables: Cached[TablesLook | None] = field(init=False)
     queues: Cached[list[WaitingJobs]] = field(init=False)
+    graph: Cached[Graph | None] = field(init=False)
     parts: Cached[list[PartState]] = field(init=False)
     pipeline: Cached[PipelineState] = field(init=False)
     ledgers: dict[str, Ledger] = field(default_factory=dict)
@@ -95,6 +99,7 @@ class Looks:
         clock = self.context.clock
         self.tables = Cached(self._look_at_tables, clock)
         self.queues = Cached(self._look_at_queues, clock, share=QUEUES_SHARE)
+        self.graph = Cached(self._draw, clock)
         self.parts = Cached(self._look_at_parts, clock)
         self.pipeline = Cached(self._look_at_pipeline, clock)
         self.verdict = Cached(self._judge, clock)
@@ -166,6 +171,19 @@ class Looks:
             pass
         return ledger
 
+    async def _draw(self) -> Graph | None:
+        tables = self.context.tables
+        if tables is None:
+            return None
+        structure = await tables.do(look_at_graph)
+        look = await self.tables_soon() or TablesLook(self.now_ms())
+        flows = flows_of(await self.parts.get())
+        return graph_of(structure, look, flows, self._head_seq)
+
+    def _head_seq(self, topic: str) -> int | None:
+        found = self.context.engine.registry.topics.get(topic)
+        return None if found is None else found.head_seq
+
     async def _judge(self) -> Verdict:
         look = await self.tables_soon()
         return verdict(
@@ -209,6 +227,14 @@ async def waiting_of(context: Context, reaches: Reaches | None = None) -> Waitin
 async def parts_list(context: Context) -> PartList:
     """Every part that reports to this server, and the server itself first."""
     return PartList(at=context.looks.now_ms(), parts=await context.looks.parts.get())
+
+
+async def graph_shown(context: Context) -> Graph:
+    """What reads what, with the states of the tables; `NoWarehouse` if there is none."""
+    found = await context.looks.graph.get()
+    if found is None:
+        raise NoWarehouse
+    return found
 
 
 async def pipeline_of(context: Context, part: str | None = None) -> PipelineState:
