@@ -71,7 +71,9 @@ class Settings:
         None, "Where backups asked for over HTTP may go; without it they are refused."
     )
     catalog: str = _setting(
-        "", "Warehouse of stream tables, sqlite:<path> or postgres:<words>; none: no tables."
+        "",
+        "Warehouse of stream tables, sqlite:<path> or postgres:<words>; if not said, "
+        "warehouse.sqlite beside the data if it is there.",
     )
     data_path: str = _setting(
         "", "Where a new warehouse keeps its files; beside the SQLite file if not said."

@@ -389,7 +389,7 @@ class Warehouse:
     def row_counts(self) -> dict[str, int]:
         """How many rows each table of the lake has, by the names that queries use."""
         with self.lake.look() as reader:
-            counts = dict(reader.rows(rows.SELECT_ROW_COUNTS))
+            counts: dict[int, int | None] = dict(reader.rows(rows.SELECT_ROW_COUNTS))
             found = reader.tables(reader.latest().id)
         return {
             relation_name([table.schema.name, table.name]): int(counts.get(table.id) or 0)
