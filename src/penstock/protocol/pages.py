@@ -154,7 +154,7 @@ PAGES: Final = (
                 "push",
                 "/v0/scheduler",
                 "topic={name}",
-                keeps=("topic", "pressure", "rung", "coalesce_ms", "deferring", "refusing"),
+                keeps=("topic", "pressure", "rung", "coalesce_ms", "refusing", "latency_us"),
             ),
             _WATCHERS,
             Section("partition", "/v0/topics/{name}/partitions"),

@@ -274,7 +274,7 @@ class Hub:
     async def _events(self, grant: Grant | None, after: int) -> list[dict[str, Any]]:
         """What happened after an event, oldest first."""
         try:
-            page = await ask(self.context, grant, EVENTS_PATH, f"after={after}&limit=100")
+            page = await ask(self.context, grant, EVENTS_PATH, f"after_id={after}&limit=100")
         except PenstockError:
             return []
         return [event for event in reversed(page["events"]) if event["id"] > after]
