@@ -141,9 +141,9 @@ function fail() {
 async function retry() {
   clearTimeout(timer);
   const answer = await api("GET", "/v0/session");
-  if (answer.status === 401 || (answer.data?.needs_key && !answer.data?.scopes?.length)) tell({ signIn: true });
-  else if (answer.ok) open();
-  else fail();
+  if (answer.status === 0 || answer.status >= 500) fail();
+  else if (answer.status === 401 || (answer.data?.needs_key && !answer.data.scopes.length)) tell({ signIn: true });
+  else open();
 }
 
 /** Try at once. */
