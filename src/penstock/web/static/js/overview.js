@@ -26,7 +26,7 @@ function Ladder({ scheduler }) {
   const { pressure, rung: name } = scheduler, rung = RUNGS.find((one) => one.name === name) ?? RUNGS[0];
   return html`<div class="ladder" style=${{ "--rung": `var(--${rungKind(name)})` }}>
     <div class="head"><b>${pressure.toFixed(2)}</b> pressure · <span>${rung.name}: ${rung.text}</span></div>
-    <div class="rail" role="meter" aria-label="Pressure" aria-valuemin="0" aria-valuemax="1" aria-valuenow=${pressure.toFixed(2)} aria-valuetext="${pressure.toFixed(2)}, ${rung.name}">${RUNGS.map((one) => html`<i key=${one.name} class=${one === rung ? "on" : ""}></i>`)}<b style=${{ width: `${Math.min(100, pressure * 100)}%` }}></b></div>
+    <div class="rail" role="meter" aria-label="Pressure" aria-valuemin="0" aria-valuemax="1" aria-valuenow=${pressure.toFixed(2)} aria-valuetext="${pressure.toFixed(2)}, ${rung.name}">${RUNGS.map((one) => html`<i key=${one.name} class=${one === rung ? "on" : ""}></i>`)}<b style=${{ "--v": Math.min(1, pressure).toFixed(3) }}></b></div>
     <div class="names" aria-hidden="true">${RUNGS.map((one) => html`<span key=${one.name} class=${one === rung ? "on" : ""}>${one.name}</span>`)}</div></div>`;
 }
 
@@ -87,7 +87,7 @@ function Bands({ scheduler }) {
   if (scheduler.error) return html`<${Card} title="Who is pushed to next" flush><${Missing} of=${scheduler} what="Bands" /><//>`;
   const rows = [...scheduler.bands].reverse(), turns = rows.reduce((sum, row) => sum + row.weight, 0);
   return html`<${Card} title="Who is pushed to next" sub="by band"><div class="band muted small"><span>band</span><span>topics that wait</span><span></span><span class="num">oldest</span></div>
-    ${rows.map((row) => html`<div class="band" key=${row.band}><span class="mono">${row.band}</span><span class="meter ${row.oldest_ms > 2000 ? "slow" : ""}"><i style=${{ width: `${Math.min(100, Math.sqrt(row.depth / 900) * 100)}%` }}></i></span><span class="num">${count(row.depth)}</span><span class="num soft">${row.paused ? "paused" : ms(row.oldest_ms)}</span></div>`)}
+    ${rows.map((row) => html`<div class="band" key=${row.band}><span class="mono">${row.band}</span><span class="meter ${row.oldest_ms > 2000 ? "slow" : ""}"><i style=${{ "--v": Math.min(1, Math.sqrt(row.depth / 900)).toFixed(3) }}></i></span><span class="num">${count(row.depth)}</span><span class="num soft">${row.paused ? "paused" : ms(row.oldest_ms)}</span></div>`)}
     <p class="muted small tops">Of ${turns} turns, ${rows.map((row) => `${row.band} has ${row.weight}`).join(", ")}.</p><//>`;
 }
 

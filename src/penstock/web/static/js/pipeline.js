@@ -18,7 +18,7 @@ function Stage({ stage, neck, say }) {
   };
   return html`<section class="card stage ${neck ? "neck" : ""}" aria-label=${stage.name}><div class="h"><h2>${stage.name}</h2>${neck ? html`<${Chip} kind="slow" icon="triangle-alert">bottleneck<//>` : stage.held ? html`<${Chip} icon="pause">held<//>` : null}<span class="sp"></span>
       ${stage.may_hold ? html`<${Deed} scope="admin" kind="s quiet" icon=${stage.held ? "play" : "pause"} label="${stage.held ? "Let go on" : "Hold"} ${stage.name}" act=${press}><span class="sr">${stage.held ? "Go on" : "Hold"}</span><//>` : null}</div>
-    <div class="occ ${stage.occupancy > 0.9 ? "full" : ""}" role="meter" aria-valuenow=${Math.round(stage.occupancy * 100)} aria-valuemin="0" aria-valuemax="100" aria-label="${stage.name}: share of the window that is taken"><i style=${{ height: `${Math.min(1, stage.occupancy) * 100}%` }}></i><span>${percent(stage.occupancy)}</span><em>of ${stage.window} slots</em></div>
+    <div class="occ ${stage.occupancy > 0.9 ? "full" : ""}" role="meter" aria-valuenow=${Math.round(stage.occupancy * 100)} aria-valuemin="0" aria-valuemax="100" aria-label="${stage.name}: share of the window that is taken"><i style=${{ "--v": Math.min(1, stage.occupancy).toFixed(3) }}></i><span>${percent(stage.occupancy)}</span><em>of ${stage.window} slots</em></div>
     <div class="line"><span>finished</span><b>${rate(stage.rate_per_s)}</b></div><div class="line"><span>p50 / p99</span><b>${ms(stage.p50_ms)} / ${ms(stage.p99_ms)}</b></div>
     <div class="note">${stage.held ? "held by a person" : stage.stuck_ms > 1000 ? `has finished nothing for ${span(stage.stuck_ms)}` : stage.note}</div></section>`;
 }

@@ -111,7 +111,7 @@ export function Glyph({ level }) {
 // ---- keys ----------------------------------------------------------------------------------
 
 const goTo = () => import("./goto.js").then((module) => module.openGoTo());
-const typing = () => /INPUT|TEXTAREA|SELECT/.test(document.activeElement?.tagName ?? "");
+const typing = () => /^(INPUT|TEXTAREA|SELECT)$/.test(document.activeElement?.tagName ?? "");
 let after = "";
 
 /** @param {KeyboardEvent} event */

@@ -36,7 +36,7 @@ export function Progress({ running }) {
   const progress = running?.progress;
   if (!progress) return null;
   const share = progress.tasks ? progress.tasks_done / progress.tasks : 0;
-  return html`<div><span class="meter" role="progressbar" aria-valuenow=${Math.round(share * 100)} aria-valuemin="0" aria-valuemax="100" aria-label="Refresh"><i style=${{ width: `${share * 100}%` }}></i></span><p class="muted small">job ${grouped(running.job_id)} on ${running.worker}: task ${progress.tasks_done} of ${progress.tasks}${progress.left_ms == null ? "" : `, about ${ms(progress.left_ms)} left`}</p></div>`;
+  return html`<div><span class="meter" role="progressbar" aria-valuenow=${Math.round(share * 100)} aria-valuemin="0" aria-valuemax="100" aria-label="Refresh"><i style=${{ "--v": share.toFixed(3) }}></i></span><p class="muted small">job ${grouped(running.job_id)} on ${running.worker}: task ${progress.tasks_done} of ${progress.tasks}${progress.left_ms == null ? "" : `, about ${ms(progress.left_ms)} left`}</p></div>`;
 }
 
 /** A refresh split into its parts. @param {{refresh: any}} props */

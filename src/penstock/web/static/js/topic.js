@@ -2,10 +2,11 @@
 import { Chart, SHORT_RANGES, spanOf } from "./chart.js";
 import { bytes, clockMs, command, count, exact, grouped, keeps, ms, rate, some, span, survives } from "./format.js";
 import { address, api, tailed, visit } from "./live.js";
-import { Ago, Card, Chip, Cmd, Copy, Deed, html, Icon, Json, Legend, Missing, Pair, Pretty, Spark, Stat, use, useAddress, useCollected, useEffect, useState, Why } from "./parts.js";
+import { Ago, Card, Chip, Cmd, Copy, Deed, html, Icon, Json, Legend, Missing, Pair, Pretty, Spark, Stat, use, useAddress, useCollected, useEffect, useRef, useState, Why } from "./parts.js";
 import { mount } from "./shell.js";
 
-const LIVE_ROWS = 40;
+const LIVE_ROWS = 24;
+const FRESH_DRAWS = 4; // for how many draws a row is still new: an animation of each would cost more than all else
 const deeds = () => import("./deeds.js");
 
 /** Records from a place in the topic, as the tail has them. @param {string} name @param {any} body @param {string} [query] */
@@ -14,11 +15,11 @@ async function read(name, body, query = "") {
   return answer.ok ? answer.data : { error: answer.error, records: [] };
 }
 
-/** @param {{item: any, chosen: boolean, choose: (record: any) => void, fresh: boolean}} props */
+/** @param {{item: any, chosen: boolean, choose: (record: any) => void, fresh: string}} props */
 function Row({ item, chosen, choose, fresh }) {
   if (item.kind === "gap") return html`<tr class="gap"><td class="hidep"></td><td colspan="3">${some(item.count, "record")} between ${grouped(item.from)} and ${grouped(item.to)} not shown</td></tr>`;
   const { record } = item, tag = record.$tag;
-  return html`<tr class="click ${fresh ? "new" : ""}" tabindex="0" aria-selected=${chosen} onClick=${() => choose(record)} onKeyDown=${(/** @type {any} */ event) => event.key === "Enter" && choose(record)}>
+  return html`<tr class="click ${fresh}" tabindex="0" aria-selected=${chosen} onClick=${() => choose(record)} onKeyDown=${(/** @type {any} */ event) => event.key === "Enter" && choose(record)}>
     <td class="mono">${grouped(record.$seq)}</td><td class="mono muted hidep" title=${exact(record.$ts)}>${clockMs(record.$ts)}</td><td>${tag ? html`<span class="tag">${tag}</span>` : ""}</td>
     <td class="mono">${record.cut ? html`<span class="muted">${bytes(record.cut)}, open to read</span>` : html`<${Json} value=${record.data} />`}</td></tr>`;
 }
@@ -27,9 +28,12 @@ function Row({ item, chosen, choose, fresh }) {
 function Tail({ name, query, written, choose, chosen }) {
   const live = use(tailed), [held, setHeld] = useState(/** @type {any} */ (null)), [from, setFrom] = useAddress("from"), [past, setPast] = useState(/** @type {any} */ (null));
   const go = () => setHeld(held ? null : tailed.peek());
+  const seen = useRef(/** @type {number[]} */ ([])), drawn = seen.current;
+  if (live?.to_seq !== drawn.at(-1)) seen.current = [...drawn, live?.to_seq ?? 0].slice(-FRESH_DRAWS - 1);
+  const age = (/** @type {any} */ item) => held || past || drawn.length <= FRESH_DRAWS ? "" : item.seq > drawn[FRESH_DRAWS - 1] ? "new" : item.seq > drawn[1] ? "newish" : "";
   useEffect(() => {
     const key = (/** @type {KeyboardEvent} */ event) => {
-      if (event.key !== " " || /INPUT|TEXTAREA|BUTTON|SELECT|A/.test(document.activeElement?.tagName ?? "")) return;
+      if (event.key !== " " || /^(INPUT|TEXTAREA|BUTTON|SELECT|A)$/.test(document.activeElement?.tagName ?? "")) return;
       event.preventDefault();
       setHeld((/** @type {any} */ old) => (old ? null : tailed.peek()));
     };
@@ -54,7 +58,7 @@ function Tail({ name, query, written, choose, chosen }) {
       ${past ? html`<button class="btn" onClick=${() => setFrom("")}><${Icon} name="radio" small />Live</button>` : html`<button class="btn" aria-pressed=${Boolean(held)} onClick=${go} title="space"><${Icon} name=${held ? "play" : "pause"} small />${held ? `Go on (${count(fresh)} new)` : "Hold"}</button>`}</header>
     <div class="tail" tabindex="0" aria-label="Records" role="region" onScroll=${(/** @type {any} */ event) => event.target.scrollTop > 40 && !held && !past && setHeld(live)}><table>
       <thead><tr><th class="w-seq">seq</th><th class="w-time hidep">time</th><th class="w-tag">tag</th><th>data</th></tr></thead>
-      <tbody>${shown.map((/** @type {any} */ item) => html`<${Row} key=${item.kind + item.seq} item=${item} chosen=${item.seq === chosen} fresh=${!held && !past} choose=${(/** @type {any} */ record) => { if (!past) setHeld(held ?? live); choose(record); }} />`)}</tbody></table>
+      <tbody>${shown.map((/** @type {any} */ item) => html`<${Row} key=${item.kind + item.seq} item=${item} chosen=${item.seq === chosen} fresh=${age(item)} choose=${(/** @type {any} */ record) => { if (!past) setHeld(held ?? live); choose(record); }} />`)}</tbody></table>
       ${past?.error ? html`<p class="none">${past.error.message}</p>` : null}
       ${past?.records.length && !past.caught_up ? html`<p class="none"><button class="btn" onClick=${() => setFrom(String(past.next_from_seq + 1))}>Newer</button></p>` : null}</div></section>`;
 }
