@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.lake.model import DataFile, TableVersion
-from penstock.lake.row_hash import Hashes, row_hashes
+from penstock.lake.row_hash import Hashes, row_hashes, with_sorted_maps
 from penstock.lake.row_index import FileCopy, RowIndex, exact_columns
 from penstock.lake.scan import file_history, read_delete_file
 from penstock.lake.selection import FileRows, Positions, live
@@ -272,7 +272,7 @@ def _equal(left: pa.ChunkedArray, right: pa.ChunkedArray) -> Mask:
     if isinstance(kind, pa.BaseExtensionType):
         left, right = (column.cast(kind.storage_type) for column in (left, right))
     if pa.types.is_nested(kind) or pa.types.is_interval(kind):
-        pairs = zip(left.to_pylist(), right.to_pylist(), strict=True)
+        pairs = zip(with_sorted_maps(left), with_sorted_maps(right), strict=True)
         return np.fromiter((_same(a, b) for a, b in pairs), np.bool_, len(left))
     found = pc.fill_null(pc.equal(left, right), False)
     found = pc.or_(found, pc.and_(left.is_null(), right.is_null()))

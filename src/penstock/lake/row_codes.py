@@ -1,6 +1,7 @@
 """Each row as one number, exactly: equal rows of two tables have equal numbers, others differ.
 
-NULL equals NULL, and floats are compared by their bits. Arrays only, no IO.
+NULL equals NULL, floats are compared by their bits, and a map's entries have no order.
+Arrays only, no IO.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+
+from penstock.lake.row_hash import with_sorted_maps
 
 Codes = npt.NDArray[np.int64]
 Weights = npt.NDArray[np.int64]
@@ -50,7 +53,7 @@ def _column_codes(column: pa.ChunkedArray) -> tuple[Codes, int]:
         column = pa.chunked_array([chunk.view(bits) for chunk in column.chunks], bits)
     if pa.types.is_nested(kind) or pa.types.is_interval(kind) or pa.types.is_null(kind):
         known: dict[str, int] = {}
-        texts = (repr(value) for value in column.to_pylist())
+        texts = (repr(value) for value in with_sorted_maps(column))
         found = np.fromiter((known.setdefault(t, len(known)) for t in texts), np.int64)
         return found, max(len(known), 1)
     coded: Any = column.combine_chunks()

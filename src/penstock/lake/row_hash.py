@@ -1,7 +1,8 @@
 """One number for each row: equal rows have equal numbers, others hardly ever.
 
 A row is found by its number and then compared, so a collision costs time and nothing else. NULL
-equals NULL, NaN equals NaN, and -0.0 equals 0.0, as in Spark's GROUP BY. Arrays only, no IO.
+equals NULL, NaN equals NaN, -0.0 equals 0.0, and a map's entries have no order, as in Spark's GROUP
+BY. Arrays only, no IO.
 
 >>> import pyarrow as pa
 >>> found = row_hashes(pa.table({"n": [1, 1, None], "f": [-0.0, 0.0, float("nan")]}))
@@ -21,6 +22,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 Hashes = npt.NDArray[np.uint64]
+
+HASH_VERSION: Final = 2
+"""Counts up when rows get other numbers, so that stored ones are not used any more."""
 
 _NULL: Final = np.uint64(0x9E3779B97F4A7C15)
 _STEP: Final = np.uint64(0x100000001B3)
@@ -176,8 +180,33 @@ def _structs(array: pa.Array) -> Hashes:
 
 def _others(array: pa.Array) -> Hashes:
     """Lists, maps and intervals, value by value."""
-    found = (blake2b(repr(_plain(v)).encode(), digest_size=8).digest() for v in array.to_pylist())
+    values = with_sorted_maps(array)
+    found = (blake2b(repr(_plain(v)).encode(), digest_size=8).digest() for v in values)
     return np.frombuffer(b"".join(found), np.uint64).copy()
+
+
+def with_sorted_maps(array: pa.Array | pa.ChunkedArray) -> list[Any]:
+    """The values of an array; the entries of every map are in one order, which Spark changes."""
+    values: list[Any] = array.to_pylist()
+    return [_sorted(v, array.type) for v in values] if _has_map(array.type) else values
+
+
+def _sorted(value: Any, kind: pa.DataType) -> Any:
+    if value is None:
+        return None
+    if pa.types.is_map(kind):
+        entries = [(key, _sorted(item, kind.item_type)) for key, item in value]
+        return sorted(entries, key=lambda entry: repr(entry[0]))
+    if pa.types.is_struct(kind):
+        return {field.name: _sorted(value[field.name], field.type) for field in kind}
+    if pa.types.is_nested(kind):
+        return [_sorted(item, kind.value_type) for item in value]
+    return value
+
+
+def _has_map(kind: pa.DataType) -> bool:
+    inner = (kind.field(place).type for place in range(kind.num_fields))
+    return pa.types.is_map(kind) or any(map(_has_map, inner))
 
 
 def _plain(value: Any) -> Any:

@@ -26,7 +26,7 @@ import pyarrow as pa
 
 from penstock.lake.columns import Column
 from penstock.lake.model import DataFile, TableVersion
-from penstock.lake.row_hash import Hashes, row_hashes
+from penstock.lake.row_hash import HASH_VERSION, Hashes, row_hashes
 from penstock.lake.scan import Mappings, read_rows
 from penstock.lake.selection import FileRows, Positions
 from penstock.lake.storage import Storage
@@ -208,7 +208,7 @@ def _batched(rows: pa.Table) -> pa.Table:
 
 def _name(file: DataFile, columns: tuple[Column, ...], mappings: Mappings) -> str:
     names = None if file.mapping_id is None else mappings[file.mapping_id]
-    text = repr((file.path, file.size_bytes, columns, names))
+    text = repr((HASH_VERSION, file.path, file.size_bytes, columns, names))
     return blake2b(text.encode(), digest_size=16).hexdigest()
 
 

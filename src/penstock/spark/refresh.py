@@ -20,10 +20,11 @@ from penstock.kernel.clock import Clock
 from penstock.kernel.errors import PenstockError, Rejected
 from penstock.kernel.system import SystemClock
 from penstock.lake.catalog import Catalog
-from penstock.lake.feed import FeedFile, write_feed
+from penstock.lake.feed import WEIGHT_COLUMN, FeedFile, write_feed
 from penstock.lake.model import TableVersion
 from penstock.lake.row_index import RowIndex
 from penstock.protocol.errors import NotDifferentiable
+from penstock.spark.delta.agreement import disagreement
 from penstock.spark.delta.by_tasks import difference_by_tasks, feed_by_tasks
 from penstock.spark.delta.errors import MustBeFull
 from penstock.spark.delta.limits import DeltaLimits
@@ -253,6 +254,8 @@ class FullRefresh:
         A table that was made anew has no feed: its readers are made anew as well.
         """
         table, change, token = written.table, written.difference, task.token
+        if any(column.name.lower() == WEIGHT_COLUMN.name for column in table.columns):
+            return None  # readers find the change in the lake's history
         if change is None:
             return self._feed_there(spark, task, written)
         if not change.size:
@@ -292,6 +295,10 @@ class FullRefresh:
         except NotDifferentiable:
             return frame
         if not compiled.breaks_ties:
+            return frame
+        if disagreement(
+            spark, compiled, lambda name: source_frame(spark, self._lake, sources[name])
+        ):
             return frame
         names = ViewNames()
         compiled = compile_query(task.definition.query, columns, frame.columns)

@@ -164,6 +164,8 @@ def _by_file(
 
 def _comparable(side: str, name: str, column: Column) -> str:
     """A column as Spark compares it; maps it does not, so they are compared as texts."""
+    if column.type == "map":  # Spark sorts the entries of maps that it has grouped by
+        return f"to_json(struct(array_sort(map_entries({side}.{name}))))"
     return f"to_json(struct({side}.{name}))" if _has_map(column) else f"{side}.{name}"
 
 

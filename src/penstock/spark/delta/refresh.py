@@ -23,6 +23,7 @@ from penstock.lake.columns import columns_of, plain_schema
 from penstock.lake.model import TableVersion
 from penstock.lake.row_index import RowIndex
 from penstock.protocol.errors import NotDifferentiable
+from penstock.spark.delta.agreement import check_agreement
 from penstock.spark.delta.apply import Applied, apply_delta, in_lake_types
 from penstock.spark.delta.by_tasks import apply_by_tasks
 from penstock.spark.delta.changes import ChangeReader, InputChange, held_rows
@@ -33,6 +34,7 @@ from penstock.spark.delta.weighted import consolidated, unweighted
 from penstock.spark.lake.collect import ResultTooLarge, arriving
 from penstock.spark.lake.types import arrived_schema, is_writable, lake_schema
 from penstock.spark.lake.views import ViewNames, bound_frame
+from penstock.spark.query_errors import one_line
 from penstock.tables.core.history import ReasonCode
 from penstock.tables.core.model import Mode
 from penstock.tables.delta.compiler import Compiled, compile_query
@@ -68,6 +70,18 @@ class DifferentialRefresh:
 
     def refresh(self, spark: SparkSession, task: RefreshTask) -> Made:
         """Run the delta query and write what it changes; raises `MustBeFull` if it cannot."""
+        from pyspark.errors import AnalysisException
+
+        try:
+            return self._refresh(spark, task)
+        except AnalysisException as error:
+            # If the query itself is what Spark does not take, the whole query says so better.
+            raise MustBeFull(
+                ReasonCode.COMPILER_DISAGREES,
+                f"Spark does not take the compiled changes: {one_line(error)}",
+            ) from error
+
+    def _refresh(self, spark: SparkSession, task: RefreshTask) -> Made:
         current = _contents(task)
         began = self._clock.monotonic_ns()
         changes = {name: self._reader.read(spark, found) for name, found in task.inputs.items()}
@@ -75,6 +89,8 @@ class DifferentialRefresh:
         compiled = compiled_query(task, changes)
         changed = _changed(changes)
         names = ViewNames()
+        if changed:
+            check_agreement(spark, compiled, changes)
         _check_width(compiled, current)
         state = bound_state(spark, compiled, changes) if changed else None
         small = self._are_small(changes)

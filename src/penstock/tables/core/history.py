@@ -32,6 +32,7 @@ class ReasonCode(StrEnum):
     SOURCE_RECREATED = "source_recreated"
     STATE_LOST = "state_lost"
     STATE_DISAGREES = "state_disagrees"
+    COMPILER_DISAGREES = "compiler_disagrees"
     REQUESTED = "requested"
 
 

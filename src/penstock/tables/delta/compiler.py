@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.tables.delta.algebra import Node, children, expressions, relations, used, walk
-from penstock.tables.delta.front import qualified
+from penstock.tables.delta.front import RESERVED, qualified
 from penstock.tables.delta.lower import Lowering
 from penstock.tables.delta.prune import pruned
 from penstock.tables.delta.refusal import Cause, refusal
@@ -21,6 +21,8 @@ from penstock.tables.delta.state import Root, find_root
 from penstock.tables.delta.writing import WEIGHT, Names, quoted
 
 SUM_OF_WEIGHTS: Final = f"SUM({WEIGHT})"
+_RESERVED: Final = frozenset({WEIGHT, "_penstock_weight"})
+"""Columns of changes and of the change feed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,9 @@ def compile_query(
     names = tuple(output) if output is not None else source.names
     if len(names) != len(wanted):
         raise refusal(Cause.UNRESOLVED, "the query", f"has {len(wanted)} columns, not {len(names)}")
+    for name in names:
+        if name.lower() in _RESERVED:
+            raise refusal(Cause.UNSUPPORTED, name, RESERVED.format(name))
     return Compiled(query, names, relations(node), lowering.ties, find_root(node, names), node)
 
 

@@ -7,15 +7,18 @@ plain names on the way, because sqlglot wants every table to be named with as ma
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 from sqlglot.optimizer.qualify import qualify
 
 from penstock.tables.delta.refusal import Cause, refusal
+from penstock.tables.delta.writing import WEIGHT
 from penstock.tables.query.names import relation_name
 from penstock.tables.query.sources import parse_query, volatile_functions
+
+RESERVED: Final = "refreshes from changes need the name {} themselves; rename the column"
 
 
 class Qualified(NamedTuple):
@@ -43,6 +46,8 @@ def qualified(query: str, columns: Mapping[str, Sequence[str]]) -> Qualified:
     spelled = [projection.output_name for projection in tree.selects]
     plain = _PlainNames(columns)
     plain.rename(tree, frozenset())
+    _check_reserved(plain)
+    tree = tree.transform(_named_struct, copy=False)
     schema: dict[str, object] = {
         name: dict.fromkeys((field.lower() for field in fields), "unknown")
         for name, fields in plain.fields.items()
@@ -70,6 +75,34 @@ def _refuse_early(tree: exp.Query) -> None:
             raise refusal(Cause.SAMPLED, node, "a sample is drawn anew each time")
         if isinstance(node, exp.Pivot):
             raise refusal(Cause.UNSUPPORTED, node, "PIVOT and UNPIVOT have no rule")
+        if isinstance(node, exp.Collate):
+            raise refusal(
+                Cause.UNSUPPORTED, node, "texts that are equal by a collation may be different rows"
+            )
+        if isinstance(node, exp.DataType) and node.this is exp.DType.TIME:
+            raise refusal(Cause.UNSUPPORTED, "TIME", "the parser takes it for a TIMESTAMP")
+
+
+def _check_reserved(plain: _PlainNames) -> None:
+    """Reject relations with a column that is called like the weight of a change."""
+    for name, fields in plain.fields.items():
+        for field in fields:
+            if field.lower() == WEIGHT:
+                raise refusal(
+                    Cause.UNSUPPORTED, f"{plain.relations[name]}.{field}", RESERVED.format(field)
+                )
+
+
+def _named_struct(node: exp.Expr) -> exp.Expr:
+    """A struct whose fields are named by texts, whose spelling nothing normalises."""
+    if not isinstance(node, exp.Struct):
+        return node
+    pieces: list[exp.Expr] = []
+    for place, field in enumerate(node.expressions, start=1):
+        value = field.expression if isinstance(field, exp.PropertyEQ) else field
+        named = isinstance(field, exp.PropertyEQ | exp.Column | exp.Dot)
+        pieces += [exp.Literal.string(field.name if named else f"col{place}"), value]
+    return exp.Anonymous(this="named_struct", expressions=pieces)
 
 
 class _PlainNames:

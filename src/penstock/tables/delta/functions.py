@@ -12,11 +12,12 @@ _AGGREGATES: Final = frozenset(
     {
         "any", "approx_top_k", "bit_and", "bit_or", "bit_xor", "bitmap_construct_agg",
         "bitmap_or_agg", "count_min_sketch", "every", "histogram_numeric", "hll_sketch_agg",
-        "hll_union_agg", "kurtosis", "mean", "percentile", "regr_avgx", "regr_avgy", "regr_count",
-        "regr_intercept", "regr_r2", "regr_slope", "regr_sxx", "regr_sxy", "regr_syy", "skewness",
-        "some", "std", "try_avg", "try_sum", "first_value", "last_value", "listagg", "string_agg",
-        "any_value", "array_agg", "collect_list", "collect_set", "max_by", "min_by", "mode",
-        "schema_of_json_agg", "schema_of_variant_agg", "bool_and", "bool_or",
+        "hll_union_agg", "kurtosis", "mean", "percentile", "percentile_cont", "percentile_disc",
+        "regr_avgx", "regr_avgy", "regr_count", "regr_intercept", "regr_r2", "regr_slope",
+        "regr_sxx", "regr_sxy", "regr_syy", "skewness", "some", "std", "try_avg", "try_sum",
+        "first_value", "last_value", "listagg", "string_agg", "any_value", "array_agg",
+        "collect_list", "collect_set", "max_by", "min_by", "mode", "schema_of_json_agg",
+        "schema_of_variant_agg", "bool_and", "bool_or",
     }
 )  # fmt: skip
 """Aggregates of Spark that the parser may know by name only."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
+from typing import Final
 
 from sqlglot import exp
 
@@ -117,6 +118,8 @@ class Lowering:
         block.where(filters)
         names = tuple(select.named_selects)
         columns = tuple(self.fresh() for _ in names)
+        for projection in projections:
+            check_single(projection)
         texts = tuple(block.lower(projection) for projection in projections)
         if select.args.get("distinct"):
             if select.args["distinct"].args.get("on"):
@@ -377,6 +380,22 @@ class Lowering:
                 node = SetOperation(result.node, right.node, columns, kind, every)
             result = Relation(node, result.names)
         return self._ordered(tree, result)
+
+
+def check_single(projection: exp.Expr) -> None:
+    """Reject what stands for several columns in a SELECT list."""
+    if projection.is_star and not isinstance(projection, exp.Count):
+        raise refusal(Cause.UNRESOLVED, projection, "its columns are not known")
+    named = isinstance(projection, exp.Anonymous) and projection.name.lower() in _SEVERAL
+    if named or isinstance(projection, exp.Posexplode | exp.Inline | exp.Stack):
+        raise refusal(
+            Cause.UNSUPPORTED, projection, "has several columns; use LATERAL VIEW … AS a, b"
+        )
+
+
+_SEVERAL: Final = frozenset(
+    {"inline_outer", "posexplode_outer", "json_tuple", "stack", "parse_url_tuple", "inline"}
+)
 
 
 def is_limited(tree: exp.Expr) -> bool:

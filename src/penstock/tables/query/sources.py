@@ -21,6 +21,7 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from penstock.protocol.errors import InvalidQuery
+from penstock.tables.query.dialect import ExactSpark
 from penstock.tables.query.names import TOPICS_SCHEMA, relation_name
 
 _FILE_FORMATS: Final = frozenset({"parquet", "orc", "csv", "json", "text", "avro", "delta", "xml"})
@@ -52,7 +53,7 @@ def refuse_code(tree: exp.Expr) -> None:
 def parse_query(query: str) -> exp.Query:
     """Parse a query, which must be a single SELECT; otherwise `InvalidQuery`."""
     try:
-        statements = [tree for tree in sqlglot.parse(query, read="spark") if tree is not None]
+        statements = [tree for tree in sqlglot.parse(query, read=ExactSpark) if tree is not None]
     except SqlglotError as error:
         raise InvalidQuery(f"the query cannot be parsed{_where(error)}") from None
     except RecursionError:
@@ -152,6 +153,7 @@ _KNOWN: Final[dict[type[exp.Expr], str]] = {
     exp.CurrentTime: "current_time",
     exp.CurrentTimestamp: "current_timestamp",
     exp.CurrentUser: "current_user",
+    exp.Localtime: "localtime",
     exp.Localtimestamp: "localtimestamp",
     exp.Rand: "rand",
     exp.Randn: "randn",
@@ -164,8 +166,9 @@ _KNOWN: Final[dict[type[exp.Expr], str]] = {
 }
 _BY_NAME: Final = frozenset(
     {
-        "getdate", "input_file_block_length", "input_file_block_start", "input_file_name",
-        "monotonically_increasing_id", "now", "random", "spark_partition_id", "user", "version",
+        "aes_encrypt", "getdate", "input_file_block_length", "input_file_block_start",
+        "input_file_name", "monotonically_increasing_id", "now", "random", "spark_partition_id",
+        "user", "version",
     }
 )  # fmt: skip
 """Functions that the parser knows only by name."""

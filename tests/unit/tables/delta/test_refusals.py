@@ -6,8 +6,9 @@ import pytest
 
 from penstock.protocol.errors import NotDifferentiable
 from penstock.tables.delta.compiler import compile_query
+from tests.unit.tables.delta.duck import Views
 
-COLUMNS = {"t": ["k", "n", "xs"], "u": ["k", "m"]}
+COLUMNS = {"t": ["k", "n", "xs"], "u": ["k", "m"], "odd": ["a", "__w"]}
 REFUSED = {
     "WITH RECURSIVE tree AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM tree) SELECT n FROM tree":
         ("recursive", "WITH RECURSIVE tree: recursive queries are recomputed in full"),
@@ -46,6 +47,17 @@ REFUSED = {
     "SELECT x.k FROM elsewhere x": ("unknown_columns", "elsewhere"),
     "SELECT id FROM explode(array(1, 2)) AS x(id)": ("unsupported", "table function"),
     "SELECT k, grouping_id() FROM t GROUP BY ROLLUP(k)": ("unsupported", "grouping_id()"),
+    "SELECT k COLLATE UTF8_LCASE AS k FROM t": ("unsupported", "equal by a collation"),
+    "SELECT collate(k, 'UTF8_LCASE') AS k FROM t": ("unsupported", "equal by a collation"),
+    "SELECT TIME '10:00:00' AS x FROM t": ("unsupported", "TIME"),
+    "SELECT n AS `__W` FROM t": ("unsupported", "__W: refreshes from changes need the name"),
+    "SELECT n AS _penstock_weight FROM t": ("unsupported", "rename the column"),
+    "SELECT a FROM odd": ("unsupported", "odd.__w: refreshes from changes need the name"),
+    "SELECT k, posexplode(xs) FROM t": ("unsupported", "use LATERAL VIEW"),
+    "SELECT k, json_tuple(xs, 'a', 'b') FROM t": ("unsupported", "use LATERAL VIEW"),
+    "SELECT * FROM range(3)": ("unresolved", "its columns are not known"),
+    "SELECT k, localtime() FROM t": ("volatile", "localtime()"),
+    "SELECT aes_encrypt(k, 'abcdefghijklmnop') FROM t": ("volatile", "aes_encrypt()"),
     "SELECT k, n FROM t SORT BY n": ("unsupported", "SORT BY"),
 }  # fmt: skip
 
@@ -84,6 +96,36 @@ def test_what_has_no_rule_is_refused_by_name(query: str) -> None:
 )
 def test_what_only_looks_difficult_is_taken(query: str) -> None:
     compile_query(query, COLUMNS)
+
+
+def test_fields_of_structs_keep_their_spelling() -> None:
+    compiled = compile_query("SELECT struct(n AS MyN, `K`, n + 1) AS s FROM t", COLUMNS)
+    assert "NAMED_STRUCT('MyN', c2, 'K', c1, 'col3', c2 + 1)" in compiled.full(Views())
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "TO_CHAR(n, '99G999')",
+        "INSTR(xs, 'b', -1, 2)",
+        "PARSE_JSON(xs)",
+        "UNIX_DATE(k)",
+        "CURRENT_CATALOG()",
+    ],
+)
+def test_functions_that_the_parser_would_write_as_others_stay(call: str) -> None:
+    text = compile_query(f"SELECT {call} AS x FROM t", COLUMNS).full(Views())
+    name, arguments = call[:-1].split("(", 1)
+    constants = arguments.partition(",")[2]
+    assert f"{name}(" in text
+    assert f"{constants})" in text
+
+
+def test_an_exact_percentile_stays_exact() -> None:
+    query = "SELECT k, percentile_cont(0.25) WITHIN GROUP (ORDER BY n) AS p FROM t GROUP BY k"
+    assert "PERCENTILE_CONT(0.25) WITHIN GROUP (ORDER BY" in compile_query(query, COLUMNS).full(
+        Views()
+    )
 
 
 def test_names_come_from_the_query_or_from_who_knows_better() -> None:
