@@ -161,6 +161,11 @@ class TableOutput(Output):
                 rows["because"] = last["reason_text"]
             if last["choice"] is not None:
                 rows["chosen"] = _chosen(last["choice"])
+        coming = facts.get("next_refresh")
+        if coming is not None:
+            rows["next refresh"] = _next_refresh(coming)
+            for name, read in coming["inputs"].items():
+                rows[f"reads {name}"] = _read(read)
         if plan is not None and plan["breaks_ties"]:
             rows["ties"] = "broken by all other columns"
         self.facts(rows)
@@ -408,6 +413,25 @@ def _last_refresh(last: Mapping[str, Any]) -> str:
     return (
         f"{last['outcome']}, {mode} ({last['reason']}), {format_ms(last['took_ms'])}, "
         f"{last['rows_written']:,} rows written"
+    )
+
+
+def _next_refresh(coming: Mapping[str, Any]) -> str:
+    """What would be chosen now, and why."""
+    if coming["mode"] is None:
+        return str(coming["text"])
+    return f"{coming['mode']} ({coming['reason']}): {coming['text']}"
+
+
+def _read(found: Mapping[str, Any]) -> str:
+    """What would be read of an input from the changes."""
+    if found["rows_held"] is None:
+        return "records after its position, which its server knows"
+    return (
+        f"{found['changed_rows']:,} changed rows and {found['rows_read']:,} old ones of "
+        f"{found['rows_held']:,}"
+        if found["changed_rows"] is not None
+        else f"{found['rows_held']:,} rows"
     )
 
 

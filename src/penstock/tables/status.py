@@ -42,6 +42,7 @@ from penstock.tables.core.verdict import Reason
 from penstock.tables.definitions import stored_relations
 from penstock.tables.delta.explain import facts as plan_facts
 from penstock.tables.delta.modes import differentiation
+from penstock.tables.next_refresh import next_refresh
 from penstock.tables.processes import is_here, process_name
 from penstock.tables.publishing import Publication
 from penstock.tables.query.relations import Relations
@@ -242,7 +243,7 @@ class StatusReader:
         return isinstance(database, SqliteDatabase) and not database.takes_writes(_LOCKED_MS)
 
     def explain(self, table: TableDefinition) -> dict[str, Any]:
-        """What is known about a table: its unit, inputs, mode with reason, plan, last refresh."""
+        """What is known about a table: unit, inputs, mode, plan, last refresh and the next one."""
         unit = ExecutionUnitGraph(self._store.definitions().graph).unit_of(table.name)
         with self._lake.look() as reader:
             known = self._store.frontiers(reader).get(table.name)
@@ -257,6 +258,9 @@ class StatusReader:
         }
         if known is not None:
             found["inputs"] |= {source: list(at) for source, at in known.frontier.items()}
+        compiled = differentiation(table.query, self._relations().read_by(table.query))
+        frontier = None if known is None else known.frontier
+        found["next_refresh"] = next_refresh(self._lake, table, compiled, frontier)
         if last:
             found["last_refresh"] = {
                 "outcome": last[0].outcome.value,

@@ -119,6 +119,27 @@ def test_a_table_and_a_query_that_is_none_are_explained(place: Place, cli: Any) 
     assert "name a table, or give a query with --sql" in cli("table", "explain", fails=True)
 
 
+def test_what_the_next_refresh_would_read_and_choose_is_explained(place: Place, cli: Any) -> None:
+    place.write("raw", [1, 2])
+    cli("table", "create", "a", "SELECT max(id) AS m FROM raw", "--mode", "differential")
+
+    def coming() -> Any:
+        return cli("table", "explain", "a")[0]["next_refresh"]
+
+    assert (coming()["mode"], coming()["reason"]) == ("FULL", "first_load")
+    cli("table", "refresh", "a")
+    assert (coming()["mode"], coming()["text"]) == (None, "nothing it reads has changed")
+    place.write("raw", [1, 2, 3])
+    found = coming()
+    assert (found["mode"], found["reason"]) == ("DIFFERENTIAL", "as_configured")
+    read = found["inputs"]["raw"]
+    assert read["changed_rows"] > 0
+    assert read["rows_read"] == read["rows_held"], "without a state its old rows are read"
+    assert found["choice"]["workload"]["delta_rows"] == read["changed_rows"]
+    cli("table", "alter", "a", "--mode", "full")
+    assert (coming()["mode"], coming()["reason"]) == ("FULL", "as_configured")
+
+
 def test_mistakes_are_told_in_one_line(cli: Any, tmp_path: Path) -> None:
     assert "there is no stream table 'nope'" in cli("table", "show", "nope", fails=True)
     assert "in a cycle: x > x" in cli("table", "create", "x", "SELECT * FROM x", fails=True)

@@ -38,6 +38,7 @@ from penstock.tables.delta.algebra import (
 from penstock.tables.delta.compiler import Compiled
 from penstock.tables.delta.marks import key_pairs
 from penstock.tables.delta.writing import quoted
+from penstock.tables.query.dialect import ExactSpark
 
 _LABEL_MAX: Final = 80
 Labels = Mapping[str, str]
@@ -94,7 +95,7 @@ def facts(compiled: Compiled) -> dict[str, Any]:
 
 def pretty_sql(text: str) -> str:
     """SQL with line breaks and indentation."""
-    return sqlglot.parse_one(text, read="spark").sql(dialect="spark", pretty=True)
+    return sqlglot.parse_one(text, read=ExactSpark).sql(dialect="spark", pretty=True)
 
 
 class PlainNames:

@@ -76,14 +76,29 @@ class Shop:
         wanted = self.lake.table(name).arrow_schema
         return bag(for_spark(named.cast(wanted), columns))
 
-    def settle(self, *, executed: Mode | None = Mode.DIFFERENTIAL) -> dict[str, RefreshRecord]:
-        """Bring everything up to date and check it; the mode that was executed too."""
-        made = self.refresh()
-        self.check()
+    def settle(
+        self, *names: str, executed: Mode | None = Mode.DIFFERENTIAL
+    ) -> dict[str, RefreshRecord]:
+        """Bring tables up to date and check them: rows, the executed mode, how much changed."""
+        chosen = names or self.names
+        before = {name: self._before(name) for name in chosen}
+        made = self.refresh(*chosen)
+        self.check(*chosen)
         if executed is not None:
             others = [record for record in made.values() if record.executed is not executed]
             assert not others, [(r.table, r.executed, r.reason, r.reason_text) for r in others]
+        for name, record in made.items():
+            last, held = before[name]
+            if record.executed is Mode.DIFFERENTIAL and record.job_id != last:
+                now = self.contents(name)
+                moved = sum((now - held).values()) + sum((held - now).values())
+                assert record.delta_rows == moved, (name, record.delta_rows, moved)
         return made
+
+    def _before(self, name: str) -> tuple[int, Bag]:
+        """The last refresh of a table, and its rows."""
+        past = self.warehouse.history(name, limit=1)
+        return (past[0].job_id, self.contents(name)) if past else (0, Bag())
 
     def close(self) -> None:
         self.warehouse.close()

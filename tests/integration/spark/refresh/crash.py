@@ -22,6 +22,9 @@ READS = {"left_side": "raw_a", "joined": "raw_a", "followed": "raw_a", "plain": 
          "spread": "raw_b"}  # fmt: skip
 """Tables in whose refresh a worker dies, and the source whose news starts it."""
 
+SUMS = "SELECT id % 3 AS third, sum(id) AS total, count(*) AS n FROM raw_b GROUP BY id % 3"
+"""Its sums and counts are stored, and must survive what its rows survive."""
+
 STEPS = ("start", "made", "commit", "statement", "statement", "committed")
 DELTA_STEPS = ("ran", "located", "fed")
 """Steps of a differential refresh: the query ran, rows were located, the feed was written."""
@@ -40,6 +43,10 @@ class Run:
         self.kills: Counter[str] = Counter()
         self._steps = (*STEPS, *DELTA_STEPS) if mode == "differential" else STEPS
         build(place, mode)
+        self._reads = dict(READS)
+        if mode == "differential":
+            place.warehouse.create("sums", SUMS, schedule="30ms", mode=mode)
+            self._reads["sums"] = "raw_b"
         if not place.own:
             # Larger than it is taken for: Spark's tasks write its files.
             create = place.warehouse.create
@@ -77,6 +84,25 @@ class Run:
                 place.warehouse.resume(table.name)
         place.until(place.fresh, "all tables to be fresh")
         check(place)
+        if "sums" in self._reads:
+            self._check_state()
+
+    def _check_state(self) -> None:
+        """What is stored of the sums is what the rows say now."""
+        ((job_id,),) = self.place.lake.query(
+            "SELECT job_id FROM penstock_frontiers WHERE table_name = 'sums'"
+        )
+        named = self.place.lake.query(
+            "SELECT value FROM penstock_warehouse WHERE name = 'state:sums'"
+        )
+        if named != [(str(job_id),)]:
+            return  # the last refresh was a full one: the state is not used, and filled anew
+        kept = self._reader.rows("SELECT k0, __n, s0, n0 FROM lake.penstock_state.sums ORDER BY k0")
+        now = self._reader.rows("""SELECT id % 3 AS k0, count(*) AS __n, sum(id) AS s0,
+            count(id) AS n0 FROM raw_b GROUP BY id % 3 ORDER BY k0""")
+        assert [list(map(int, row.values())) for row in kept] == [
+            list(map(int, row.values())) for row in now
+        ]
 
     def close(self) -> None:
         """Kill the coordinator once more: whatever it started goes with it."""
@@ -116,11 +142,11 @@ class Run:
     def _kill_at_step(self) -> None:
         """A worker dies at a step of a refresh, wherever in its unit's work that is."""
         place, random = self.place, self._random
-        table, step = random.choice(list(READS)), random.choice(self._steps)
+        table, step = random.choice(list(self._reads)), random.choice(self._steps)
         if step == "statement":
             step = f"statement {random.randrange(STATEMENTS)}"
         place.fault(table, f"die {step}")
-        place.write(READS[table], [random.randrange(1_000)])
+        place.write(self._reads[table], [random.randrange(1_000)])
         place.until(
             lambda: not (place.faults / table).exists() or place.fresh(), f"death at {step}"
         )

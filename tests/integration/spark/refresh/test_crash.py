@@ -47,8 +47,10 @@ def test_killed_at_a_step_of_a_differential_refresh_contents_and_feeds_agree(
         place = places(lease_ms=5_000, retry=RETRY)
         run = Run(place, random, mode="differential")
         try:
-            for _ in range(2 * KILLS):
+            for number in range(2 * KILLS):
                 run.attack(("worker at a step",))
+                if number % 50 == 49:
+                    run.settle()
             run.settle()
             executed = {record.executed for record in place.warehouse.history("plain")}
             assert Mode.DIFFERENTIAL in executed
