@@ -70,16 +70,23 @@ class DifferentialRefresh:
 
     def refresh(self, spark: SparkSession, task: RefreshTask) -> Made:
         """Run the delta query and write what it changes; raises `MustBeFull` if it cannot."""
-        from pyspark.errors import AnalysisException
+        from pyspark import errors
 
         try:
             return self._refresh(spark, task)
-        except AnalysisException as error:
-            # If the query itself is what Spark does not take, the whole query says so better.
-            raise MustBeFull(
-                ReasonCode.COMPILER_DISAGREES,
-                f"Spark does not take the compiled changes: {one_line(error)}",
-            ) from error
+        except errors.AnalysisException as error:
+            said = f"Spark does not take the compiled changes: {one_line(error)}"
+            raise MustBeFull(ReasonCode.COMPILER_DISAGREES, said) from error
+        except (
+            errors.ArithmeticException,
+            errors.ArrayIndexOutOfBoundsException,
+            errors.DateTimeException,
+            errors.NumberFormatException,
+            errors.SparkRuntimeException,
+        ) as error:
+            # If it is the query that fails on these rows, its own error is the one to be told.
+            said = f"the changes fail where the whole query may not: {one_line(error)}"
+            raise MustBeFull(ReasonCode.COMPILER_DISAGREES, said) from error
 
     def _refresh(self, spark: SparkSession, task: RefreshTask) -> Made:
         current = _contents(task)

@@ -1,9 +1,10 @@
 """Which failures a retry can fix, and when the unit is retried.
 
 Failures are recognised by the names that Spark and Penstock give them. One is permanent if the
-query itself is wrong: it does not parse, names something missing, or mixes types. An unreachable
-engine is not the fault of any table. Everything else may pass. Data that a function rejects (a
-division by zero) may be gone with the next change, so it is retried and eventually suspended.
+query itself is wrong: it does not parse, names something missing, mixes types, or computes more
+than its types hold. An unreachable engine is not the fault of any table. Everything else may pass.
+Data that a function rejects (a division by zero) may be gone with the next change, so it is retried
+and eventually suspended.
 
 >>> classify(EngineFailure("AnalysisException", condition="UNRESOLVED_COLUMN")).value
 'permanent'
@@ -102,6 +103,8 @@ CONDITIONS: Final = {
     "UNSUPPORTED_EXPR_FOR_OPERATOR": PERMANENT,
     "UNSUPPORTED_FEATURE": PERMANENT,
     "UNSUPPORTED_SUBQUERY_EXPRESSION_CATEGORY": PERMANENT,
+    # a type that is too narrow for what the query computes
+    "ARITHMETIC_OVERFLOW": PERMANENT,
     # otherwise of a permanent class, but caused by the environment, not the query
     "CANNOT_LOAD_FUNCTION_CLASS": RETRYABLE,
     "INVALID_HANDLE": RETRYABLE,

@@ -47,13 +47,13 @@ def qualified(query: str, columns: Mapping[str, Sequence[str]]) -> Qualified:
     plain = _PlainNames(columns)
     plain.rename(tree, frozenset())
     _check_reserved(plain)
-    tree = tree.transform(_named_struct, copy=False)
+    named = tree.transform(_named_struct, copy=False)
     schema: dict[str, object] = {
         name: dict.fromkeys((field.lower() for field in fields), "unknown")
         for name, fields in plain.fields.items()
     }
     try:
-        done = qualify(tree, schema=schema, dialect="spark", quote_identifiers=True)
+        done = qualify(named, schema=schema, dialect="spark", quote_identifiers=True)
     except SqlglotError as error:
         raise refusal(Cause.UNRESOLVED, "the query", f"a name is not resolved ({error})") from None
     assert isinstance(done, exp.Query)

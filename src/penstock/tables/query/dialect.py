@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from sqlglot.dialects.spark import Spark
+from sqlglot.parsers.spark import SparkParser
 
 _BY_NAME: Final = frozenset(
     {
@@ -22,12 +23,12 @@ _BY_NAME: Final = frozenset(
 class ExactSpark(Spark):
     """Spark's dialect without what is lost on the way back."""
 
-    class Parser(Spark.Parser):
+    class Parser(SparkParser):
         FUNCTIONS = {  # noqa: RUF012 - as sqlglot declares it
-            name: build for name, build in Spark.Parser.FUNCTIONS.items() if name not in _BY_NAME
+            name: build for name, build in SparkParser.FUNCTIONS.items() if name not in _BY_NAME
         }
         FUNCTION_PARSERS = {  # noqa: RUF012
             name: parse
-            for name, parse in Spark.Parser.FUNCTION_PARSERS.items()
+            for name, parse in SparkParser.FUNCTION_PARSERS.items()
             if name not in _BY_NAME
         }

@@ -6,7 +6,7 @@ from pathlib import Path
 from random import Random
 
 from penstock.tables.core.history import ReasonCode
-from penstock.tables.core.model import Mode
+from penstock.tables.core.model import Mode, Status
 from tests.integration.lake.agree import bag
 from tests.integration.spark.delta.shop import Shop
 
@@ -96,3 +96,24 @@ def test_a_state_that_is_lost_is_made_again_and_goes_with_its_table(shop: Shop) 
     shop.settle()
     shop.warehouse.drop("sums")
     assert "sums" not in {t.name for t in shop.lake.tables() if t.schema.name == "penstock_state"}
+
+
+def test_a_sum_that_overflows_is_the_error_of_the_query(shop: Shop) -> None:
+    """Sums are kept in wider types; what the query cannot have, the table has not either."""
+    shop.run("CREATE TABLE large (k INTEGER, n BIGINT)",
+             f"INSERT INTO large VALUES (1, {2**63 - 2}), (2, 1)")  # fmt: skip
+    shop.create("totals", "SELECT k, sum(n) AS n FROM large GROUP BY k")
+    shop.settle(executed=Mode.FULL)
+    shop.run("INSERT INTO large VALUES (2, 5)")
+    shop.settle()
+    before, at = shop.contents("totals"), shop.lake.table_at("totals").snapshot.id
+    shop.run("INSERT INTO large VALUES (1, 100)")
+    answer = shop.warehouse.refresh("totals")
+    assert not answer.ok
+    assert "overflow. Use 'try_add'" in answer.detail, "as the whole query says it"
+    assert shop.warehouse.table("totals").status is Status.ERROR
+    assert shop.contents("totals") == before
+    assert shop.lake.table_at("totals", at).files == shop.lake.table_at("totals").files
+    shop.run("DELETE FROM large WHERE n = 100")
+    shop.warehouse.resume("totals")
+    shop.settle()
