@@ -1,0 +1,96 @@
+"""The members of a group and one change of them at a time, as data.
+
+A change is an entry of the log like any other, recognised by its first byte, and holds from the
+moment it is in a member's log. Because it adds or removes at most one voter, every majority before
+it shares a member with every majority after it; that is why a second change waits for the first to
+be committed.
+
+>>> Members((1, 2)).after(Change(ADD_LEARNER, 3))
+Members(voters=(1, 2), learners=(3,))
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import msgspec
+
+from penstock.kernel.errors import Corrupt, Rejected
+
+ADD_LEARNER: Final = "add"
+PROMOTE: Final = "promote"
+REMOVE: Final = "remove"
+
+Verb = Literal["add", "promote", "remove"]
+
+MARK: Final = b"\xc1\x01"
+"""The first bytes of a change in the log: a byte that MessagePack never writes, and a version.
+
+Entries of topics begin with the version of their codec, which is a small number.
+"""
+
+
+class ChangeRefused(Rejected):
+    """The change of members makes no sense for the members as they are."""
+
+    code = "change_refused"
+
+
+class Change(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One change of the members of a group."""
+
+    verb: Verb
+    member: int
+
+
+class Members(msgspec.Struct, frozen=True, array_like=True):
+    """Voters decide; learners only receive."""
+
+    voters: tuple[int, ...]
+    learners: tuple[int, ...] = ()
+
+    def __contains__(self, member: int) -> bool:
+        return member in self.voters or member in self.learners
+
+    def everyone(self) -> tuple[int, ...]:
+        """Voters and learners."""
+        return self.voters + self.learners
+
+    def after(self, change: Change) -> Members:
+        """The members after a change, or `ChangeRefused`."""
+        member, voters, learners = change.member, self.voters, self.learners
+        if change.verb == ADD_LEARNER:
+            _require(member not in self, f"member {member} is in the group already")
+            return Members(voters, _with(learners, member))
+        if change.verb == PROMOTE:
+            _require(member in learners, f"member {member} is not a learner of the group")
+            return Members(_with(voters, member), _without(learners, member))
+        _require(member in self, f"member {member} is not in the group")
+        _require(voters != (member,), f"member {member} is the last voter: a group needs one")
+        return Members(_without(voters, member), _without(learners, member))
+
+
+def encode_members(members: Members) -> bytes:
+    """The payload of the entry that makes these the members."""
+    return MARK + msgspec.msgpack.encode(members)
+
+
+def decode_members(payload: bytes) -> Members:
+    """The members of a payload that begins with `MARK`, or `Corrupt`."""
+    try:
+        return msgspec.msgpack.decode(payload[len(MARK) :], type=Members)
+    except msgspec.MsgspecError as error:
+        raise Corrupt(f"malformed members in the log: {error}") from error
+
+
+def _with(members: tuple[int, ...], member: int) -> tuple[int, ...]:
+    return tuple(sorted((*members, member)))
+
+
+def _without(members: tuple[int, ...], member: int) -> tuple[int, ...]:
+    return tuple(other for other in members if other != member)
+
+
+def _require(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise ChangeRefused(otherwise)
