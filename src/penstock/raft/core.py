@@ -14,6 +14,7 @@ from enum import Enum
 from typing import Any, Final
 
 from penstock.log.store import Damaged, HardState, LogEntry
+from penstock.raft import messages as m
 from penstock.raft.log import RaftLog
 from penstock.raft.members import (
     MARK,
@@ -24,21 +25,6 @@ from penstock.raft.members import (
     Members,
     decode_members,
     encode_members,
-)
-from penstock.raft.messages import (
-    Append,
-    AppendAnswer,
-    Committed,
-    Heartbeat,
-    HeartbeatAnswer,
-    InstallSnapshot,
-    Mark,
-    Message,
-    ReadAnswer,
-    ReadRequest,
-    TimeoutNow,
-    VoteAnswer,
-    VoteRequest,
 )
 from penstock.raft.progress import Limits, Progress, Stage
 from penstock.raft.quorum import Tally, committed_index, election, majority
@@ -89,8 +75,7 @@ class Core:
         self.snapshot = restored.mark
         self.commit = self.applied = restored.mark.index
         self.halted = False
-        self.full = False  # the shell says so while its log takes no entries
-        self.restoring = False  # the shell says so while it restores
+        self.full = self.restoring = False  # set by the shell: its log takes nothing; it restores
         self.transferee = 0
         self.progress: dict[int, Progress] = {}
         self.log = RaftLog(restored.mark)
@@ -102,20 +87,21 @@ class Core:
         self._votes: dict[int, bool] = {}
         self._began_index = 0
         self._reads = ReadRounds()
-        self._installing: Mark | None = None
+        self.installing: m.Mark | None = None  # the snapshot that replaces the log, until its sync
         self._hard_handed = self._hard_synced = restored.hard
         self._apply_handed = self.applied
         self._must_replicate = False
         self._clear_duties()
 
     # What the member is told -------------------------------------------------------------------
-
-    def step(self, message: Message) -> None:
+    def step(self, message: m.Message) -> None:
         """Take a message of another member."""
         if self.halted or self._ignores(message):
             return
         if message.term > self.term:
-            is_leader = isinstance(message, Append | Heartbeat | InstallSnapshot | Committed)
+            is_leader = isinstance(
+                message, m.Append | m.Heartbeat | m.InstallSnapshot | m.Committed
+            )
             self._become_follower(message.term, message.sender if is_leader else 0)
         elif message.term < self.term:
             self._refuse_old(message)
@@ -155,7 +141,7 @@ class Core:
             self._require_serving()
             self._reads.add(Waiting(self.member, context, self.commit))
         elif self.leader and not self.halted:
-            self._now.append(ReadRequest(self.leader, self.member, self.term, context))
+            self._now.append(m.ReadRequest(self.leader, self.member, self.term, context))
         else:
             raise self._not_leader()
 
@@ -175,8 +161,9 @@ class Core:
         if self.halted:
             return
         self._hard_synced = written.hard
-        if written.mark is not None and written.mark is self._installing:
-            self._installed(written.mark)
+        if written.mark is not None and written.mark is self.installing:
+            self.installing, self.snapshot = None, written.mark
+            self.applied = self._apply_handed = written.mark.index
         if self._confirm_own(written) and self.role is Role.LEADER:
             self._advance_commit()
         if self.role is Role.CANDIDATE and written.hard == (self.term, self.member):
@@ -194,9 +181,8 @@ class Core:
             raise ValueError(f"a snapshot at {index} has more than was applied: {self.applied}")
         if index > self.snapshot.index:
             members = self.members_at(index)
-            self.snapshot = Mark(index, self.log.term_at(index), members)
-            later = [config for config in self._configs if config[0] > index]
-            self._configs = [(index, members), *later]
+            self.snapshot = m.Mark(index, self.log.term_at(index), members)
+            self._configs = [(index, members), *(c for c in self._configs if c[0] > index)]
 
     def compacted(self, index: int) -> None:
         """The log no longer has the entries up to `index`."""
@@ -228,7 +214,6 @@ class Core:
         self._now, self._after = [], []
 
     # What the member owes ----------------------------------------------------------------------
-
     def ready(self) -> Ready | None:
         """The duties since the last call, or None."""
         if self.role is Role.LEADER:
@@ -242,19 +227,15 @@ class Core:
             return None
         if has_hard:
             self._hard_handed = hard = HardState(self.term, self.vote)
+        applies = apply_to > self._apply_handed
         ready = Ready(
             Written(log.last_index, log.cuts, hard, self._install),
-            hard if has_hard else None,
-            self._install,
-            self._cut_from,
+            hard if has_hard else None, self._install, self._cut_from,
             log.slice(log.handed + 1, log.last_index) if has_entries else (),
-            self._now,
-            self._after,
-            log.slice(self._apply_handed + 1, apply_to) if apply_to > self._apply_handed else (),
-            self._answered,
-            self._lost,
-            self._fetch,
-        )
+            self._now, self._after,
+            log.slice(self._apply_handed + 1, apply_to) if applies else (),
+            self._answered, self._lost, self._fetch,
+        )  # fmt: skip
         log.handed, self._apply_handed = log.last_index, apply_to
         self._clear_duties()
         return ready
@@ -273,56 +254,44 @@ class Core:
         """Whether this member leads and its first entry is committed."""
         return self.role is Role.LEADER and self.commit >= self._began_index
 
-    @property
-    def is_installing(self) -> bool:
-        """Whether a snapshot replaces the log and is not synced yet."""
-        return self._installing is not None
-
     def _owes(self) -> bool:
-        return bool(
-            self._now or self._after or self._answered or self._lost or self._fetch
-            or self._install or self._cut_from
-        )  # fmt: skip
+        sends = self._now or self._after or self._answered or self._lost or self._fetch
+        return bool(sends or self._install or self._cut_from)
 
     def _clear_duties(self) -> None:
-        self._now: list[Message] = []
-        self._after: list[Message] = []
+        self._now: list[m.Message] = []
+        self._after: list[m.Message] = []
         self._answered: list[Read] = []
         self._lost: list[int] = []
         self._fetch: list[Fetch] = []
-        self._install: Mark | None = None
+        self._install: m.Mark | None = None
         self._cut_from = 0
 
     def _may_apply(self) -> int:
         """Committed and synced here: after a restart the log never lacks what was applied."""
-        if self._installing is not None:
+        if self.installing is not None:
             return self._apply_handed
         commit, synced = self.commit, self.log.synced
         return commit if commit < synced else max(self._apply_handed, synced)
 
     # Terms and elections -----------------------------------------------------------------------
-
-    def _ignores(self, message: Message) -> bool:
+    def _ignores(self, message: m.Message) -> bool:
         """A member that hears of a leader takes no part in elections, unless by transfer."""
-        return type(message) is VoteRequest and not message.transfer and self._hears_leader()
+        if type(message) is not m.VoteRequest or message.transfer:
+            return False
+        is_recent = self.leader != 0 and self._elapsed < self.limits.election_ticks_min
+        return is_recent or self.role is Role.LEADER
 
-    def _hears_leader(self) -> bool:
-        if self.role is Role.LEADER:
-            return True
-        return self.leader != 0 and self._elapsed < self.limits.election_ticks_min
-
-    def _refuse_old(self, message: Message) -> None:
+    def _refuse_old(self, message: m.Message) -> None:
         """Tell a leader or candidate of an older term which term it is."""
-        if isinstance(message, Append | Heartbeat | InstallSnapshot):
-            answer = AppendAnswer(message.sender, self.member, self.term, 0, refused=True)
-            self._answer(answer)
-        elif type(message) is VoteRequest:
-            self._answer(VoteAnswer(message.sender, self.member, self.term, False, message.pre))
+        if isinstance(message, m.Append | m.Heartbeat | m.InstallSnapshot):
+            self._answer(m.AppendAnswer(message.sender, self.member, self.term, 0, refused=True))
+        elif type(message) is m.VoteRequest:
+            self._answer(m.VoteAnswer(message.sender, self.member, self.term, False, message.pre))
 
-    def _answer(self, message: Message) -> None:
+    def _answer(self, message: m.Message) -> None:
         """Send now what shows a synced term, else after the sync."""
-        is_synced = self._hard_synced[0] == self.term
-        (self._now if is_synced else self._after).append(message)
+        (self._now if self._hard_synced.term == self.term else self._after).append(message)
 
     def _become_follower(self, term: int, leader: int) -> None:
         if self.role is Role.LEADER:
@@ -339,15 +308,15 @@ class Core:
 
     def _tick_waiting(self) -> None:
         if not self._timeout:
-            limits = self.limits
-            self._timeout = self._draw(limits.election_ticks_min, limits.election_ticks_max)
+            low, high = self.limits.election_ticks_min, self.limits.election_ticks_max
+            self._timeout = self._draw(low, high)
         if self._elapsed >= self._timeout:
             self._wait()
             if self._may_stand():
                 self._pre_campaign()
 
     def _may_stand(self) -> bool:
-        if self.restoring or self._installing is not None or self.applied < self.commit:
+        if self.restoring or self.installing is not None or self.applied < self.commit:
             return False
         return self.member in self.members.voters
 
@@ -368,28 +337,26 @@ class Core:
     def _ask_for_votes(self, *, pre: bool = False, transfer: bool = False) -> None:
         log = self.log
         self._after += [
-            VoteRequest(to, self.member, self.term, log.last_index, log.last_term, pre, transfer)
+            m.VoteRequest(to, self.member, self.term, log.last_index, log.last_term, pre, transfer)
             for to in self.members.voters
             if to != self.member
         ]
 
-    def _on_vote_request(self, message: VoteRequest) -> None:
+    def _on_vote_request(self, message: m.VoteRequest) -> None:
         granted = self.log.is_up_to_date(message.last_index, message.last_term)
         if not message.pre:
-            granted = granted and self._can_vote_for(message.sender)
+            is_free = self.vote == 0 and self.leader == 0
+            granted = granted and (is_free or self.vote == message.sender)
             if granted:
                 self.vote = message.sender
                 self._wait()
-        answer = VoteAnswer(message.sender, self.member, self.term, granted, message.pre)
+        answer = m.VoteAnswer(message.sender, self.member, self.term, granted, message.pre)
         self._answer_vote(answer)
 
-    def _can_vote_for(self, candidate: int) -> bool:
-        return self.vote == candidate or (self.vote == 0 and self.leader == 0)
-
-    def _answer_vote(self, answer: VoteAnswer) -> None:
+    def _answer_vote(self, answer: m.VoteAnswer) -> None:
         self._after.append(answer)
 
-    def _on_vote_answer(self, message: VoteAnswer) -> None:
+    def _on_vote_answer(self, message: m.VoteAnswer) -> None:
         asked = Role.PRE_CANDIDATE if message.pre else Role.CANDIDATE
         if self.role is asked:
             self._votes.setdefault(message.sender, message.granted)
@@ -404,16 +371,14 @@ class Core:
         elif tally is Tally.WON:
             self._become_leader()
 
-    def _on_timeout_now(self, message: TimeoutNow) -> None:
+    def _on_timeout_now(self, message: m.TimeoutNow) -> None:
         if self.leader == message.sender and self._may_stand():
             self._campaign(transfer=True)
 
     # A leader ----------------------------------------------------------------------------------
-
     def _become_leader(self) -> None:
         self.role, self.leader = Role.LEADER, self.member
         self._reads, self._elapsed, self.transferee = ReadRounds(), 0, 0
-        self.progress = {}
         self._keep_progress(self.log.last_index + 1)
         self._began_index = self._append_own(self._began(self.term))
 
@@ -426,10 +391,9 @@ class Core:
         }
 
     def _append_own(self, payload: bytes) -> int:
-        index = self.log.last_index + 1
-        self._append([LogEntry(index, self.term, payload)])
+        self._append([LogEntry(self.log.last_index + 1, self.term, payload)])
         self._must_replicate = True
-        return index
+        return self.log.last_index
 
     def _tick_leader(self) -> None:
         self._must_replicate = True
@@ -452,8 +416,8 @@ class Core:
     def _send_heartbeats(self) -> None:
         for member, progress in self.progress.items():
             progress.sent_commit = commit = min(self.commit, progress.match)
-            beat = Heartbeat(member, self.member, self.term, commit, self._reads.round)
-            self._now.append(beat)
+            read_round = self._reads.round
+            self._now.append(m.Heartbeat(member, self.member, self.term, commit, read_round))
 
     def _replicate(self) -> None:
         self._must_replicate = False
@@ -462,15 +426,15 @@ class Core:
             commit = min(self.commit, progress.match)
             if progress.sent_commit < commit and progress.stage is Stage.REPLICATE:
                 progress.sent_commit = commit
-                self._now.append(Committed(member, self.member, self.term, commit))
+                self._now.append(m.Committed(member, self.member, self.term, commit))
 
     def _send_entries(self, member: int, progress: Progress) -> None:
         log = self.log
         while progress.next <= log.last_index and progress.may_send(self._ticks):
             if progress.next <= log.boundary:
                 progress.send_snapshot(self.snapshot.index)
-                offer = InstallSnapshot(member, self.member, self.term, self.snapshot)
-                self._now.append(offer)
+                mark = self.snapshot
+                self._now.append(m.InstallSnapshot(member, self.member, self.term, mark))
                 return
             if progress.next < log.held_from:
                 progress.fetching = True
@@ -481,7 +445,7 @@ class Core:
 
     def _send_append(self, to: int, progress: Progress, entries: Sequence[LogEntry]) -> None:
         prev = progress.next - 1
-        message = Append(
+        message = m.Append(
             to, self.member, self.term, prev, self.log.term_at(prev), self.commit, tuple(entries)
         )
         self._now.append(message)
@@ -490,10 +454,11 @@ class Core:
         if entries:
             progress.sent(last, sum([len(entry.payload) for entry in entries]), self._ticks)
 
-    def _on_append_answer(self, message: AppendAnswer) -> None:
-        progress = self._heard_from(message.sender)
+    def _on_append_answer(self, message: m.AppendAnswer) -> None:
+        progress = self.progress.get(message.sender)
         if progress is None:
             return
+        progress.heard = True
         self._must_replicate = True
         if message.saturated:
             progress.saturated(message.index, self._ticks)
@@ -506,16 +471,11 @@ class Core:
             if self.transferee == message.sender:
                 self._hand_over(message.sender)
 
-    def _heard_from(self, member: int) -> Progress | None:
-        progress = self.progress.get(member)
-        if progress is not None:
-            progress.heard = True
-        return progress
-
-    def _on_heartbeat_answer(self, message: HeartbeatAnswer) -> None:
-        progress = self._heard_from(message.sender)
+    def _on_heartbeat_answer(self, message: m.HeartbeatAnswer) -> None:
+        progress = self.progress.get(message.sender)
         if progress is None:
             return
+        progress.heard = True
         if message.read_round > progress.read_round:
             progress.read_round = message.read_round
             self._release_reads()
@@ -561,7 +521,7 @@ class Core:
 
     def _hand_over(self, member: int) -> None:
         if self.progress[member].match == self.log.last_index:
-            self._now.append(TimeoutNow(member, self.member, self.term))
+            self._now.append(m.TimeoutNow(member, self.member, self.term))
 
     def _is_near(self, member: int) -> bool:
         progress = self.progress.get(member)
@@ -598,9 +558,8 @@ class Core:
             )
 
     # Reads -------------------------------------------------------------------------------------
-
     def _start_reads(self) -> None:
-        if self._reads.is_due:
+        if self._reads.due:
             self._reads.start()
             self._send_heartbeats()
             self._release_reads()
@@ -610,33 +569,27 @@ class Core:
             if read.member == self.member:
                 self._answered.append(Read(read.context, read.index))
             else:
-                answer = ReadAnswer(read.member, self.member, self.term, read.context, read.index)
+                answer = m.ReadAnswer(read.member, self.member, self.term, read.context, read.index)
                 self._now.append(answer)
 
     def _confirmed_round(self) -> int:
         """The last round of heartbeats that a majority has answered."""
-        own = self._reads.round
-        return committed_index(
-            [
-                own if voter == self.member else self.progress[voter].read_round
-                for voter in self.members.voters
-            ]
-        )
+        rounds = {member: p.read_round for member, p in self.progress.items()}
+        return committed_index([rounds.get(v, self._reads.round) for v in self.members.voters])
 
     def _lose_reads(self) -> None:
         dropped = self._reads.clear()
         self._lost += [read.context for read in dropped if read.member == self.member]
 
-    def _on_read_request(self, message: ReadRequest) -> None:
+    def _on_read_request(self, message: m.ReadRequest) -> None:
         if self.is_serving and not self.transferee:
             self._reads.add(Waiting(message.sender, message.context, self.commit))
 
-    def _on_read_answer(self, message: ReadAnswer) -> None:
+    def _on_read_answer(self, message: m.ReadAnswer) -> None:
         self._answered.append(Read(message.context, message.index))
 
     # A follower --------------------------------------------------------------------------------
-
-    def _follow(self, message: Message) -> None:
+    def _follow(self, message: m.Message) -> None:
         if self.role is Role.LEADER:
             raise self._damaged(f"members {self.member} and {message.sender} lead in one term")
         if self.role is not Role.FOLLOWER or self.leader != message.sender:
@@ -644,17 +597,16 @@ class Core:
         else:
             self._wait()
 
-    def _on_heartbeat(self, message: Heartbeat) -> None:
+    def _on_heartbeat(self, message: m.Heartbeat) -> None:
+        self._on_committed(message)
+        read_round = message.read_round
+        self._answer(m.HeartbeatAnswer(message.sender, self.member, self.term, read_round))
+
+    def _on_committed(self, message: m.Committed | m.Heartbeat) -> None:
         self._follow(message)
         self._commit_to(message.commit)
-        answer = HeartbeatAnswer(message.sender, self.member, self.term, message.read_round)
-        self._answer(answer)
 
-    def _on_committed(self, message: Committed) -> None:
-        self._follow(message)
-        self._commit_to(message.commit)
-
-    def _on_append(self, message: Append) -> None:
+    def _on_append(self, message: m.Append) -> None:
         self._follow(message)
         if message.prev_index < self.commit:
             self._require_committed(message.entries)
@@ -662,7 +614,8 @@ class Core:
         elif not self._has(message.prev_index, message.prev_term):
             self._refuse(message)
         elif self.full and message.entries:
-            self._say_saturated(message)
+            index = min(message.prev_index, self.log.synced)
+            self._confirm(message.sender, index, saturated=True)
         else:
             self._take(message.entries)
             last = message.prev_index + len(message.entries)
@@ -678,22 +631,18 @@ class Core:
     def _has(self, index: int, term: int) -> bool:
         return self.log.term_at(index) == term
 
-    def _confirm(self, leader: int, index: int) -> None:
-        self._after.append(AppendAnswer(leader, self.member, self.term, index))
+    def _confirm(self, to: int, index: int, saturated: bool = False) -> None:
+        answer = m.AppendAnswer(to, self.member, self.term, index, saturated=saturated)
+        self._after.append(answer)
 
-    def _refuse(self, message: Append) -> None:
+    def _refuse(self, message: m.Append) -> None:
         """Hint at the last entry here that may be the leader's as well."""
         log = self.log
         hint = log.last_at_most(message.prev_index, message.prev_term)
-        answer = AppendAnswer(
+        answer = m.AppendAnswer(
             message.sender, self.member, self.term, message.prev_index,
             refused=True, hint_index=hint, hint_term=log.term_at(hint),
         )  # fmt: skip
-        self._after.append(answer)
-
-    def _say_saturated(self, message: Append) -> None:
-        index = min(message.prev_index, self.log.synced)
-        answer = AppendAnswer(message.sender, self.member, self.term, index, saturated=True)
         self._after.append(answer)
 
     def _take(self, entries: Sequence[LogEntry]) -> None:
@@ -734,7 +683,7 @@ class Core:
         self.halt()
         return Damaged(f"{text}; the partition stops on this member")
 
-    def _on_install_snapshot(self, message: InstallSnapshot) -> None:
+    def _on_install_snapshot(self, message: m.InstallSnapshot) -> None:
         self._follow(message)
         mark = message.mark
         if mark.index > self.commit:
@@ -744,32 +693,28 @@ class Core:
                 self._replace_log(mark)
         self._confirm(message.sender, self.commit)
 
-    def _holds(self, mark: Mark) -> bool:
+    def _holds(self, mark: m.Mark) -> bool:
         """A log that has the snapshot's last entry loses nothing: more may have been counted."""
         return self._has(mark.index, mark.term)
 
-    def _replace_log(self, mark: Mark) -> None:
+    def _replace_log(self, mark: m.Mark) -> None:
         self.log.reset(mark.index, mark.term)
         self.commit = mark.index
         self._configs = [(mark.index, mark.members)]
-        self._install = self._installing = mark
+        self._install = self.installing = mark
         self._cut_from = 0
 
-    def _installed(self, mark: Mark) -> None:
-        self._installing, self.snapshot = None, mark
-        self.applied = self._apply_handed = mark.index
 
-
-_HANDLERS: Final[dict[type[Message], Callable[[Core, Any], None]]] = {
-    Append: lambda core, message: core._on_append(message),
-    AppendAnswer: lambda core, message: core._on_append_answer(message),
-    Heartbeat: lambda core, message: core._on_heartbeat(message),
-    HeartbeatAnswer: lambda core, message: core._on_heartbeat_answer(message),
-    Committed: lambda core, message: core._on_committed(message),
-    VoteRequest: lambda core, message: core._on_vote_request(message),
-    VoteAnswer: lambda core, message: core._on_vote_answer(message),
-    InstallSnapshot: lambda core, message: core._on_install_snapshot(message),
-    TimeoutNow: lambda core, message: core._on_timeout_now(message),
-    ReadRequest: lambda core, message: core._on_read_request(message),
-    ReadAnswer: lambda core, message: core._on_read_answer(message),
+_HANDLERS: Final[dict[type[m.Message], Callable[[Core, Any], None]]] = {
+    m.Append: lambda core, message: core._on_append(message),
+    m.AppendAnswer: lambda core, message: core._on_append_answer(message),
+    m.Heartbeat: lambda core, message: core._on_heartbeat(message),
+    m.HeartbeatAnswer: lambda core, message: core._on_heartbeat_answer(message),
+    m.Committed: lambda core, message: core._on_committed(message),
+    m.VoteRequest: lambda core, message: core._on_vote_request(message),
+    m.VoteAnswer: lambda core, message: core._on_vote_answer(message),
+    m.InstallSnapshot: lambda core, message: core._on_install_snapshot(message),
+    m.TimeoutNow: lambda core, message: core._on_timeout_now(message),
+    m.ReadRequest: lambda core, message: core._on_read_request(message),
+    m.ReadAnswer: lambda core, message: core._on_read_answer(message),
 }

@@ -22,16 +22,13 @@ class RaftLog:
     """Entries `boundary + 1 … last_index`; of these `held_from …` are in memory."""
 
     def __init__(self, mark: Mark) -> None:
-        self.cuts = 0
-        self.last_index = self.last_term = 0
-        self.synced = 0  # what the disk has confirmed
-        self.handed = 0  # what the disk was given
+        self.cuts = self.last_index = self.last_term = 0
+        self.handed = self.synced = 0  # what the disk was given, and what it has confirmed
         self._starts: list[int] = []
         self._terms: list[int] = []
         self._entries: list[LogEntry] = []
         self._ends: list[int] = []  # bytes of all entries up to this one, since the last reset
-        self._bytes_before = 0
-        self.held_from = 0
+        self._bytes_before = self.held_from = 0
         self.reset(mark.index, mark.term)
 
     @property

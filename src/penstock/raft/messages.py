@@ -10,7 +10,7 @@ True
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final, Union
 
 import msgspec
 
@@ -118,21 +118,6 @@ class ReadAnswer(Message, tag=11):
     index: int
 
 
-Any_ = (
-    Append
-    | AppendAnswer
-    | Heartbeat
-    | HeartbeatAnswer
-    | Committed
-    | VoteRequest
-    | VoteAnswer
-    | InstallSnapshot
-    | TimeoutNow
-    | ReadRequest
-    | ReadAnswer
-)
-
-
 def encode(message: Message) -> bytes:
     """A message as bytes."""
     return _ENCODER.encode((VERSION, message))
@@ -154,4 +139,5 @@ def decode(letter: bytes) -> Message:
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _VERSIONED: Final = msgspec.msgpack.Decoder(tuple[int, msgspec.Raw])
-_DECODER: Final = msgspec.msgpack.Decoder(Any_)
+_KINDS: Final[Any] = Union[tuple(Message.__subclasses__())]  # noqa: UP007  (made at run time)
+_DECODER: Final[msgspec.msgpack.Decoder[Message]] = msgspec.msgpack.Decoder(_KINDS)

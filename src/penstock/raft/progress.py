@@ -50,12 +50,6 @@ class Stage(Enum):
 class Progress:
     """One follower as its leader sees it."""
 
-    __slots__ = (
-        "_bytes", "_flight", "_limits", "_turn_index", "_was_full", "fetching", "heard", "match",
-        "next", "paused_until", "read_round", "sent_commit", "snapshot", "stage", "waiting",
-        "window_bytes",
-    )  # fmt: skip
-
     def __init__(self, next_index: int, limits: Limits) -> None:
         self.match = 0
         self.next = next_index

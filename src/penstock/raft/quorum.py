@@ -27,8 +27,6 @@ def majority(voters: int) -> int:
 
 def committed_index(matches: Sequence[int]) -> int:
     """The largest index that a majority of voters has; one match index for each voter."""
-    if not matches:
-        return 0
     return sorted(matches)[(len(matches) - 1) // 2]
 
 

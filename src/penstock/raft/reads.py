@@ -23,23 +23,18 @@ class ReadRounds:
 
     def __init__(self) -> None:
         self.round = 0
-        self._next: list[Waiting] = []
+        self.due: list[Waiting] = []  # for the next round
         self._rounds: deque[tuple[int, list[Waiting]]] = deque()
-
-    @property
-    def is_due(self) -> bool:
-        """Whether a round must be started."""
-        return bool(self._next)
 
     def add(self, read: Waiting) -> None:
         """Take a read into the next round."""
-        self._next.append(read)
+        self.due.append(read)
 
     def start(self) -> int:
         """Begin a round for what was collected; its number."""
         self.round += 1
-        self._rounds.append((self.round, self._next))
-        self._next = []
+        self._rounds.append((self.round, self.due))
+        self.due = []
         return self.round
 
     def confirmed(self, upto: int) -> list[Waiting]:
@@ -51,6 +46,5 @@ class ReadRounds:
 
     def clear(self) -> list[Waiting]:
         """Drop everything that waits."""
-        dropped = self.confirmed(self.round) + self._next
-        self._next = []
+        dropped, self.due = self.confirmed(self.round) + self.due, []
         return dropped

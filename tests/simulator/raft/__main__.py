@@ -61,9 +61,9 @@ def _summary(results: list[Result], failed: int, took_s: float) -> str:
     events, acked = sum(r.events for r in results), sum(r.acked for r in results)
     vacuous = sum(result.is_vacuous for result in results)
     return (
-        f"{len(results) + failed} seeds, {failed} failed, {vacuous} vacuous; {events:,} core events, "
-        f"{acked:,} acknowledged, {sum(r.leaders for r in results):,} leaders, "
-        f"{sum(r.crashes for r in results):,} crashes in {took_s:.0f} s "
+        f"{len(results) + failed} seeds, {failed} failed, {vacuous} vacuous; "
+        f"{events:,} core events, {acked:,} acknowledged, "
+        f"{sum(r.leaders for r in results):,} leaders, {sum(r.crashes for r in results):,} crashes in {took_s:.0f} s "
         f"({events / took_s:,.0f} core events/s)"
     )
 

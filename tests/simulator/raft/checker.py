@@ -59,7 +59,7 @@ class Checker:
         core, log = node.core, node.core.log
         if core.commit < node.commit or core.applied < node.applied:
             raise Violation(f"commit or applied fell on {core.member}: {core.commit}")
-        if log.boundary > core.applied and not core.is_installing:
+        if log.boundary > core.applied and not core.installing:
             raise Violation(f"compacted beyond applied on {core.member}: {log.boundary}")
         if core.commit > log.last_index:
             raise Violation(f"committed beyond the log on {core.member}: {core.commit}")
@@ -82,7 +82,7 @@ class Checker:
         """What a core counts as synced is on its disk."""
         log = node.core.log
         found = node.disk.term_at(log.synced)
-        if found not in (0, log.term_at(log.synced)) and not node.core.is_installing:
+        if found not in (0, log.term_at(log.synced)) and not node.core.installing:
             raise Violation(f"{node.core.member} counts {log.synced}, which its disk has not")
 
     def handed(self, node: Node, entry: LogEntry, prev_term: int) -> None:

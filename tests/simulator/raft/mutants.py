@@ -79,7 +79,7 @@ class ChangesMembersTwiceAtOnce(Core):
 
 class AppliesWhatIsNotCommitted(Core):
     def _may_apply(self) -> int:
-        return self._apply_handed if self._installing else max(self._apply_handed, self.log.synced)
+        return self._apply_handed if self.installing else max(self._apply_handed, self.log.synced)
 
 
 class CompactsBeyondApplied(Core):

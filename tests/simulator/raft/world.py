@@ -37,6 +37,7 @@ from tests.simulator.raft.disk import Disk
 from tests.simulator.raft.faults import PROFILES, TICK, Faults, draw_faults
 
 REQUEST_TICKS = 40
+READER = 0
 ANSWER_TICKS = 200
 """With a healthy majority every client is answered within this time."""
 
@@ -335,14 +336,17 @@ class World:
     # Clients -----------------------------------------------------------------------------------
 
     def _client(self, client: int) -> None:
-        """Make one request: writes where a leader was seen, reads anywhere."""
+        """Make one request: writes where a leader was seen, reads anywhere.
+
+        One client does nothing but read: a member that no longer leads must not answer it.
+        """
         if self.is_quiet:
             return
         self.requests = request = self.requests + 1
         self.owner[request] = client
-        is_read = self.chance() < 0.2
+        is_read = client == READER or self.chance() < 0.1
         member = self.leader_hint
-        if not member or self.chance() < (0.5 if is_read else 0.1):
+        if not member or self.chance() < (0.7 if is_read else 0.1):
             member = 1 + int(self.chance() * len(self.nodes))
         # A client that gives up soon meets a new leader while the old one still believes in itself.
         patience = 2 + int(self.chance() ** 3 * REQUEST_TICKS)
@@ -383,6 +387,7 @@ class World:
                 later.append((index, request))
             elif (floor := node.reads.pop(request, None)) is not None and request in self.owner:
                 self.checker.read(request, floor, node.applied)
+                self.served[self.owner[request]] = self.now
                 self._next_request(request, 5)
         node.confirmed = later
 

@@ -295,9 +295,9 @@ def test_rule_6_another_one_replaces_the_log():
     ready = told(core, InstallSnapshot(1, 2, 2, mark))
     assert ready.snapshot == mark
     assert (core.commit, core.log.last_index, core.members) == (2, 2, mark.members)
-    assert (core.applied, core.is_installing) == (0, True)
+    assert (core.applied, core.installing) == (0, mark)
     core.persisted(ready.written)
-    assert (core.applied, core.is_installing) == (2, False)
+    assert (core.applied, core.installing) == (2, None)
 
 
 def test_rule_6_one_of_less_than_is_committed_changes_nothing():
