@@ -52,7 +52,7 @@ CHECKS := tests-spark tests-tables tests-delta tests-integration tests-repositor
 	types lint layers
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-cluster bench shots lock docs vendor types-js generate format clean compiled smoke-compiled test-compiled wheel env-run env-dev \
+.PHONY: help demo test test-slow test-cluster bench shots lock docs vendor types-js generate format clean compiled smoke-compiled test-compiled wheel sim env-run env-dev \
 	checks slow-checks lint types layers
 
 help: ## show this list
@@ -74,6 +74,10 @@ test test-slow:
 
 test-cluster: export JAVA_HOME = $(shell head -n 1 $(DEV)/java-home 2>/dev/null)
 test-cluster: env-dev tests-cluster ## run the tests that need a Spark cluster, on one made here
+
+sim: env-dev ## run thousands of seeds of the simulated Raft group, about a quarter of an hour
+	@$(DEV)/bin/python -m tests.simulator.raft --runs 2000 --steps 20000
+	@$(DEV)/bin/python -m tests.simulator.raft --runs 200 --steps 3000 --liveness
 
 checks: $(CHECKS)
 

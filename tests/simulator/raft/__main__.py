@@ -60,11 +60,11 @@ def _shortened(seed: int, steps: int, profile: str) -> frozenset[str]:
 def _summary(results: list[Result], failed: int, took_s: float) -> str:
     events, acked = sum(r.events for r in results), sum(r.acked for r in results)
     vacuous = sum(result.is_vacuous for result in results)
+    leaders, crashes = sum(r.leaders for r in results), sum(r.crashes for r in results)
     return (
         f"{len(results) + failed} seeds, {failed} failed, {vacuous} vacuous; "
-        f"{events:,} core events, {acked:,} acknowledged, "
-        f"{sum(r.leaders for r in results):,} leaders, {sum(r.crashes for r in results):,} crashes in {took_s:.0f} s "
-        f"({events / took_s:,.0f} core events/s)"
+        f"{events:,} core events, {acked:,} acknowledged, {leaders:,} leaders, "
+        f"{crashes:,} crashes in {took_s:.0f} s ({events / took_s:,.0f} core events/s)"
     )
 
 
