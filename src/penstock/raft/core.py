@@ -211,7 +211,7 @@ class Core:
         """The store went read-only or the partition failed: answer nothing, lead nothing."""
         self._become_follower(self.term, 0)
         self.halted = True
-        self._now, self._after = [], []
+        del self._now[:], self._after[:]
 
     # What the member owes ----------------------------------------------------------------------
     def ready(self) -> Ready | None:

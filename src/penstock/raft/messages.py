@@ -37,7 +37,7 @@ class Message(msgspec.Struct, frozen=True, array_like=True, tag_field="kind"):
     term: int
 
 
-class Append(Message, tag=1):
+class Append(Message, frozen=True, tag=1):
     """Entries, and the entry before them by index and term."""
 
     prev_index: int
@@ -46,7 +46,7 @@ class Append(Message, tag=1):
     entries: tuple[LogEntry, ...] = ()
 
 
-class AppendAnswer(Message, tag=2):
+class AppendAnswer(Message, frozen=True, tag=2):
     """The log agrees with the leader's up to `index` and is synced, or a refusal.
 
     A refusal repeats the index that was asked for and hints at the place to try next. A saturated
@@ -60,26 +60,26 @@ class AppendAnswer(Message, tag=2):
     saturated: bool = False
 
 
-class Heartbeat(Message, tag=3):
+class Heartbeat(Message, frozen=True, tag=3):
     """The leader is alive; `commit` is never beyond what the receiver has confirmed."""
 
     commit: int
     read_round: int = 0
 
 
-class HeartbeatAnswer(Message, tag=4):
+class HeartbeatAnswer(Message, frozen=True, tag=4):
     """The heartbeat was heard, with the read round it carried."""
 
     read_round: int = 0
 
 
-class Committed(Message, tag=5):
+class Committed(Message, frozen=True, tag=5):
     """The commit index, when there are no entries to carry it. Never answered."""
 
     commit: int
 
 
-class VoteRequest(Message, tag=6):
+class VoteRequest(Message, frozen=True, tag=6):
     """A request for a vote. `pre`: would you vote for me in the next term?"""
 
     last_index: int
@@ -88,30 +88,30 @@ class VoteRequest(Message, tag=6):
     transfer: bool = False
 
 
-class VoteAnswer(Message, tag=7):
+class VoteAnswer(Message, frozen=True, tag=7):
     """A vote, or a refusal with the term of the member that refuses."""
 
     granted: bool
     pre: bool = False
 
 
-class InstallSnapshot(Message, tag=8):
+class InstallSnapshot(Message, frozen=True, tag=8):
     """The follower needs entries that the leader no longer has: continue after this snapshot."""
 
     mark: Mark
 
 
-class TimeoutNow(Message, tag=9):
+class TimeoutNow(Message, frozen=True, tag=9):
     """Leadership is handed over: stand for election at once."""
 
 
-class ReadRequest(Message, tag=10):
+class ReadRequest(Message, frozen=True, tag=10):
     """A follower asks the leader for an index that makes a read linearizable."""
 
     context: int
 
 
-class ReadAnswer(Message, tag=11):
+class ReadAnswer(Message, frozen=True, tag=11):
     """The read may be answered once `index` is applied."""
 
     context: int

@@ -128,6 +128,11 @@ class Checker:
             raise Violation(f"members differ at {entry.index}: {known}, {(entry.term, node.chain)}")
         node.applied = entry.index
 
+    def snapshotted(self, node: Node) -> None:
+        """A snapshot has only what is applied."""
+        index = node.core.snapshot.index
+        _require(index <= node.applied, "a snapshot of what is not applied", node.member, index)
+
     def installed(self, node: Node, index: int) -> None:
         known = self.applied.get(index)
         _require(known is not None, "a snapshot of what nobody applied", index)

@@ -284,8 +284,8 @@ class World:
             core.snapshotted(core.log.last_index)
         except ValueError:
             core.snapshotted(core.applied)
+        self.checker.snapshotted(node)
         node.disk.snapshot(core.snapshot)
-        self.checker.moved(node)
         upto = core.snapshot.index - self.faults.keep
         if upto > core.log.boundary:
             core.compacted(upto)
