@@ -80,6 +80,7 @@ class StopsInsideAChurn(Core):
 
 
 def test_the_faults_of_a_failing_seed_are_shortened_to_those_that_matter():
-    world = World(12, "churn")
-    assert len(world.faults.kinds) > 1
-    assert shortened(12, 2_000, "churn", core=StopsInsideAChurn) == {"churn"}
+    kinds = World(12, "churn").faults.kinds
+    left = shortened(12, STEPS, "churn", core=StopsInsideAChurn)
+    assert "churn" in left
+    assert left < kinds
