@@ -75,8 +75,10 @@ const tabs = new Map();
 let source = null;
 let leads = false;
 let failures = 0;
+/** When to open the stream, and when to take silence for absence: apart, as a frame ends only the second. @type {number|undefined} */
+let opening;
 /** @type {number|undefined} */
-let timer;
+let silence;
 
 /** @param {any} message */
 function tell(message) {
@@ -101,8 +103,8 @@ function hear(message) {
 
 /** Open the stream of all tabs, again if there is one: after a moment, so that tabs may come together. */
 function open() {
-  clearTimeout(timer);
-  timer = setTimeout(connect, source ? 50 : 0);
+  clearTimeout(opening);
+  opening = setTimeout(connect, source ? 50 : 0);
 }
 
 function connect() {
@@ -124,22 +126,23 @@ function connect() {
 
 /** A server that says nothing for some seconds is away, whatever its connection looks like. */
 function watch() {
-  clearTimeout(timer);
-  timer = setTimeout(fail, SILENCE_MS);
+  clearTimeout(silence);
+  silence = setTimeout(fail, SILENCE_MS);
 }
 
 function fail() {
   source?.close();
   source = null;
+  clearTimeout(silence);
   const wait = BACKOFF_MS[Math.min(failures++, BACKOFF_MS.length - 1)];
   tell({ lost: Date.now() + wait });
-  clearTimeout(timer);
-  timer = setTimeout(retry, wait);
+  clearTimeout(opening);
+  opening = setTimeout(retry, wait);
 }
 
 /** An EventSource does not say why it failed: ask who we are first, which tells away from signed out. */
 async function retry() {
-  clearTimeout(timer);
+  clearTimeout(opening);
   const answer = await api("GET", "/v0/session");
   if (answer.status === 0 || answer.status >= 500) fail();
   else if (answer.status === 401 || (answer.data?.needs_key && !answer.data.scopes.length)) tell({ signIn: true });
