@@ -52,7 +52,7 @@ CHECKS := tests-spark tests-tables tests-delta tests-integration tests-repositor
 	types lint layers
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-cluster bench shots lock docs vendor types-js generate format clean compiled smoke-compiled test-compiled wheel sim env-run env-dev \
+.PHONY: help demo test test-slow test-cluster test-nightly bench shots lock docs vendor types-js generate format clean compiled smoke-compiled test-compiled wheel sim env-run env-dev \
 	checks slow-checks lint types layers
 
 help: ## show this list
@@ -78,6 +78,13 @@ test-cluster: env-dev tests-cluster ## run the tests that need a Spark cluster, 
 sim: env-dev ## run thousands of seeds of the simulated Raft group, about a quarter of an hour
 	@$(DEV)/bin/python -m tests.simulator.raft --runs 2000 --steps 20000
 	@$(DEV)/bin/python -m tests.simulator.raft --runs 200 --steps 3000 --liveness
+
+test-nightly: env-dev ## run the long trials of differential refresh: random queries, all of TPC-H, 200 kills
+	@JAVA_HOME="$$(head -n 1 $(DEV)/java-home)" PENSTOCK_DELTA_QUERIES=2000 PENSTOCK_KILLS=100 \
+		PENSTOCK_TPCH=all PENSTOCK_TPCH_SCALE=0.1 PENSTOCK_TPCH_BATCHES=5 \
+		$(DEV)/bin/python -m pytest $(PYTEST_ARGS) -o faulthandler_timeout=0 \
+		tests/property/tables/delta tests/integration/spark/delta/test_tpch.py \
+		tests/integration/spark/refresh/test_crash.py
 
 checks: $(CHECKS)
 

@@ -16,7 +16,9 @@ from types import SimpleNamespace
 from typing import Any, Self
 
 from penstock.lake.catalog import Catalog
+from penstock.tables.core.history import RefreshRecord
 from penstock.tables.core.model import Mode
+from penstock.tables.delta.cost import Workload, choose
 from tests.integration.lake.duck import Duck
 from tests.integration.spark.delta.shop import Shop
 from tests.unit.tables.delta.tpch import KEYS, change, generated, queries
@@ -44,9 +46,19 @@ def test_queries_of_tpch_follow_their_changes(shop: Shop) -> None:
             compare(shop, name, batch)
             moved |= {name} if record.delta_rows else set()
             print(
-                f"batch {batch}: {name}, {record.delta_rows} rows, {record.took_ms} ms", flush=True
+                f"batch {batch}: {name}, {record.delta_rows} rows, {record.took_ms} ms, "
+                f"AUTO would choose {auto(record)}",
+                flush=True,
             )
     assert moved, "batches that change no table show nothing"
+
+
+def auto(record: RefreshRecord) -> str:
+    """What AUTO would have chosen, from the estimates that a forced refresh is kept with."""
+    if record.choice is None:
+        return "nothing: no change reached it"
+    factors = {Mode(name): factor for name, factor in record.choice["factors"].items()}
+    return choose(Workload(**record.choice["workload"]), factors).mode.value
 
 
 def fill(lake: Catalog) -> None:
