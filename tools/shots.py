@@ -16,7 +16,7 @@ from tools import chromium
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 PICTURES: Final = ROOT / "docs" / "pictures"
-RUN_S: Final = 90.0
+RUN_S: Final = 60.0
 """How long the demo runs first, so that charts have something to show."""
 
 

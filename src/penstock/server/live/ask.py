@@ -27,13 +27,22 @@ _VOLATILE: Final = ("performance", "at")
 _decode: Final = msgspec.json.Decoder().decode
 
 
-async def ask(context: Context, grant: Grant | None, path: str, query: str = "") -> dict[str, Any]:
-    """The answer of a GET route, decoded; raises what the route raises."""
+async def ask(
+    context: Context,
+    grant: Grant | None,
+    path: str,
+    query: str = "",
+    headers: Mapping[str, str] = _HEADERS,
+) -> dict[str, Any]:
+    """The answer of a GET route, decoded; raises what the route raises.
+
+    `headers` are those of a request on whose behalf it is asked, for routes that look at them.
+    """
     route, name = ROUTES.find("GET", path)
     if route.handler is None or route.is_stream:
         raise NotFound(f"{path} has no answer that a page can show")
     check_access(context, route, name, grant)
-    request = Request("GET", path, query, _HEADERS, b"")
+    request = Request("GET", path, query, {**headers, **_HEADERS}, b"")
     exchange = cast(Exchange, _InnerExchange(request))
     result = route.handler(Call(context, exchange, name, grant, context.clock.monotonic_ns()))
     answer: Answer = result if isinstance(result, Answer) else await result

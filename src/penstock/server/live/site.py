@@ -13,6 +13,7 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from penstock.protocol.errors import (
+    CallError,
     MethodNotAllowed,
     NotFound,
     Replaying,
@@ -27,11 +28,13 @@ from penstock.server.api.call import Context
 from penstock.server.api.queries import preferred
 from penstock.server.http.compression import accepts_gzip
 from penstock.server.http.message import Answer, Headers, Request
+from penstock.server.live.ask import ask
 from penstock.server.live.channels import Address
 from penstock.server.live.stream import canonical
 
 HTML: Final = "text/html"
 ASSETS: Final = "/assets/"
+SESSION: Final = "/v0/session"
 _DATA: Final = ((b"cache-control", b"no-store"), (b"vary", b"Accept, Cookie"))
 _GZIP: Final = ((b"content-encoding", b"gzip"),)
 _decode: Final = msgspec.json.Decoder().decode
@@ -132,7 +135,17 @@ class SiteDoor:
         if not context.engine.ready:
             raise Replaying(context.engine.replay_progress)
         assert context.live is not None, "a site has a hub"
-        return await context.live.twins.twin(address, grant)
+        twin = await context.live.twins.twin(address, grant)
+        return {**twin, "session": await self._session(request, grant)}
+
+    async def _session(self, request: Request, grant: Grant | None) -> dict[str, Any] | None:
+        """What the caller may do; None if the server does not tell."""
+        try:
+            told = await ask(self._context, grant, SESSION, headers=request.headers)
+        except CallError:
+            return None
+        told.pop("performance", None)
+        return told
 
     def _bare(self, address: Address, error: Unauthorized | Replaying | ShuttingDown) -> Any:
         """A page without data: for browsers that must sign in first, or come again."""

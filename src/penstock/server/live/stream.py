@@ -121,6 +121,11 @@ class LiveStream:
         self._closed = asyncio.Event()
         self._room = asyncio.Event()
 
+    @property
+    def waiting_bytes(self) -> int:
+        """What the viewer has not read yet."""
+        return self._stream.buffered
+
     def start(self) -> None:
         """Begin to push."""
         self._context.streams[self] = None
@@ -134,7 +139,7 @@ class LiveStream:
         """Send an event; False if the viewer does not read, and got nothing."""
         if self._lags or self._ended:
             return False
-        if self._stream.buffered > WAITING_BYTES_MAX or not self._stream.write(
+        if self.waiting_bytes > WAITING_BYTES_MAX or not self._stream.write(
             self._event(event, data)
         ):
             self._lags = True
