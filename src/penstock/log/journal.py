@@ -26,7 +26,7 @@ from penstock.log.wal import Wal, WalOptions
 
 OnDurable = Callable[[Exception | None], None]
 
-_TERM: Final = 1
+_FIRST_TERM: Final = 1
 _LOGGER: Final = logging.getLogger("penstock.log")
 _READ_ENTRIES: Final = 1_024
 _READ_BYTES: Final = 4 * MIB
@@ -37,12 +37,23 @@ _RETRY_S: Final = 1.0
 class Journal(Protocol):
     """What a partition's writer needs from the log."""
 
-    def append(self, partition: int, payload: bytes, on_durable: OnDurable, *, sync: bool) -> None:
-        """Append one entry; the callback runs once it is written, and synced if requested."""
+    def append(self, partition: int, payload: bytes, on_durable: OnDurable, *, sync: bool) -> int:
+        """Append one entry and return its index.
+
+        The callback runs once it is written, and synced if requested.
+        """
         ...
 
     def sync(self, on_durable: OnDurable) -> None:
         """Make everything appended so far durable."""
+        ...
+
+    def term(self, partition: int) -> int:
+        """The term of the entries that are appended."""
+        ...
+
+    def committed(self, partition: int) -> int:
+        """The last index that is known to be committed: nothing after it may be applied."""
         ...
 
     async def read(self, partition: int, wanted: ReadRange) -> list[LogEntry]:
@@ -87,6 +98,9 @@ class LocalJournal:
             PartitionExecutor(number, call_soon=loop.call_soon, now_ns=clock.monotonic_ns)
             for number in range(partitions)
         ]
+        self._terms = [
+            max(store.hard_state(number).term, _FIRST_TERM) for number in range(partitions)
+        ]
         self._next_index = [store.bounds(number).last_index + 1 for number in range(partitions)]
         self._in_flight = 0
         self._disk_sync_s = disk_sync_ms / 1e3
@@ -99,11 +113,12 @@ class LocalJournal:
     def start(self) -> None:
         """Start writing.
 
-        A new log first gets a mark of each partition, which records their number.
+        A new log first gets the first term of each partition, which records their number. A term
+        that is there is never overwritten: a node alone stays in it.
         """
         numbers = sorted(set(range(self.partitions)) - self.store.damaged().keys())
         marks = [
-            SetHardState(number, _TERM, 0)
+            SetHardState(number, _FIRST_TERM, 0)
             for number in numbers
             if not self.store.hard_state(number).term
         ]
@@ -124,10 +139,13 @@ class LocalJournal:
         if self._sync_timer is not None:
             self._sync_timer.cancel()
 
-    def append(self, partition: int, payload: bytes, on_durable: OnDurable, *, sync: bool) -> None:
-        """Append one entry; the callback runs once it is written, and synced if requested."""
+    def append(self, partition: int, payload: bytes, on_durable: OnDurable, *, sync: bool) -> int:
+        """Append one entry and return its index.
+
+        The callback runs once it is written, and synced if requested.
+        """
         index = self._next_index[partition]
-        operation = Append(partition, (LogEntry(index, _TERM, payload),))
+        operation = Append(partition, (LogEntry(index, self._terms[partition], payload),))
         synced = partition if sync else None
         began_ns = self._clock.monotonic_ns()
         self.wal.submit(operation, partial(self._appended, on_durable, synced, began_ns), sync=sync)
@@ -141,6 +159,7 @@ class LocalJournal:
             self._unsynced.add(partition)
             if self._sync_timer is None:
                 self._sync_timer = self._loop.call_later(self._disk_sync_s, self._sync_by_time)
+        return index
 
     def sync(self, on_durable: OnDurable) -> None:
         """Make everything appended so far durable.
@@ -178,16 +197,24 @@ class LocalJournal:
         """Entries of a partition, from the read scheduler."""
         return await self.reads.read(partition, wanted)
 
-    def entries(self, partition: int, first_index: int) -> Iterator[LogEntry]:
-        """Every entry of a partition from an index on, read synchronously: for a restore."""
-        while True:
+    def entries(self, partition: int, first_index: int, last_index: int) -> Iterator[LogEntry]:
+        """The entries of a partition in a range, read synchronously: for a restore."""
+        while first_index <= last_index:
             found = self.store.read(
                 partition, first_index, max_entries=_READ_ENTRIES, max_bytes=_READ_BYTES
             )
             if not found:
                 return
-            yield from found
+            yield from found[: last_index + 1 - first_index]
             first_index = found[-1].index + 1
+
+    def term(self, partition: int) -> int:
+        """The term of the entries that are appended: that of the log, or the first one."""
+        return self._terms[partition]
+
+    def committed(self, partition: int) -> int:
+        """The last index that is known to be committed: on a node alone, the end of the log."""
+        return self.store.bounds(partition).last_index
 
     def bounds(self, partition: int) -> Bounds:
         """Where a partition's log begins and ends."""

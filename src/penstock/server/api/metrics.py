@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, Final, NamedTuple
 
@@ -12,6 +12,7 @@ from penstock.protocol.config import DURABILITIES
 from penstock.protocol.metrics import Metrics
 from penstock.server.api.call import Context
 from penstock.topics.core.topic import Topic
+from penstock.topics.core.totals import Overdue
 from penstock.topics.engine.views import storage_view
 
 TOPICS_SHOWN_MAX: Final = 1_000
@@ -34,11 +35,13 @@ class TopicNumbers(NamedTuple):
 class Scrape:
     """The server at the moment of a scrape. No number requires a walk over the topics.
 
+    `overdue` is what readers no longer see, though it has not left the totals yet.
     `topics` holds the topics shown individually, if any were requested; `is_truncated`: more were
     requested than are shown.
     """
 
     context: Context
+    overdue: Overdue = field(default_factory=Overdue)
     topics: Sequence[TopicNumbers] = ()
     is_truncated: bool = False
 
@@ -90,11 +93,16 @@ METRICS.gauges(
     key="topics",
 )
 _gauge("topics_routers", "Routers.", lambda s: len(s.engine.registry.routers), key="routers")
-_gauge("topics_records_live", "Live records.", lambda s: s.totals.records, key="records_live")
+_gauge(
+    "topics_records_live",
+    "Live records.",
+    lambda s: s.totals.records - s.overdue.records,
+    key="records_live",
+)
 _gauge(
     "topics_bytes_live",
     "Live bytes of data and meta.",
-    lambda s: s.totals.size_bytes,
+    lambda s: s.totals.size_bytes - s.overdue.size_bytes,
     key="bytes_live",
 )
 
@@ -124,7 +132,7 @@ _gauge(
 _gauge(
     "topics_queue_leases_in_flight",
     "Leased jobs.",
-    lambda s: s.totals.leases,
+    lambda s: s.totals.leases - s.overdue.leases,
     key="queue_leases_in_flight",
 )
 _gauge(
@@ -265,14 +273,12 @@ def topic_numbers(context: Context, names: Iterable[str], now_ms: int) -> Iterat
     for name in names:
         topic = topics.get(name)
         if topic is not None:  # it may have been deleted since
-            topic.expire(now_ms)
             yield _numbers(context, topic, now_ms)
 
 
 def _numbers(context: Context, topic: Topic, now_ms: int) -> TopicNumbers:
-    shown = TopicNumbers(
-        topic.name, topic.head_seq, topic.earliest_seq, topic.count, topic.size_bytes
-    )
+    live = topic.at(now_ms)
+    shown = TopicNumbers(topic.name, topic.head_seq, live.earliest_seq, live.count, live.size_bytes)
     queue = context.engine.writer(topic.name).partition.queues.get(topic.name)
     if queue is None:
         return shown

@@ -26,6 +26,7 @@ from penstock.server.api.call import ROUTES, Call
 from penstock.server.api.metrics import METRICS, TOPICS_SHOWN_MAX, FirstNames, Scrape, topic_numbers
 from penstock.server.api.openapi import document
 from penstock.server.http.message import Answer
+from penstock.topics.core.totals import Overdue
 from penstock.topics.engine.views import partitions_view, scheduler_view
 
 SLICE_NS: Final = 500_000
@@ -82,8 +83,9 @@ async def metrics(call: Call) -> Answer:
     context = call.context
     engine, clock = context.engine, context.clock
     now_ms = engine.clock.now_ms()
-    await in_slices(engine.registry.totals.pass_time(now_ms), clock)
-    scrape = Scrape(context)
+    overdue = Overdue()
+    await in_slices(engine.registry.totals.overdue(now_ms, overdue), clock)
+    scrape = Scrape(context, overdue)
     if "application/json" in call.request.headers.get("accept", ""):
         return call.answer(**METRICS.values(scrape))
     if call.query.flag("topics", False):

@@ -105,14 +105,14 @@ def queues_with_jobs(partition: Partition, now_ms: int) -> Iterator[WaitingJobs 
             yield None
             continue
         ready, in_flight, _ = queue.counts(now_ms)
-        oldest_ms = _oldest_ms(queue) if ready else now_ms
+        oldest_ms = _oldest_ms(queue, now_ms) if ready else now_ms
         old = oldest_ms is None or now_ms - oldest_ms >= JOB_MS
         yield WaitingJobs(name, ready, in_flight, oldest_ms) if old else None
 
 
-def _oldest_ms(queue: Queue) -> int | None:
+def _oldest_ms(queue: Queue, now_ms: int) -> int | None:
     """When the next job of a queue was written; None if that is not in memory."""
-    seq = queue.first_ready()
+    seq = queue.first_ready(now_ms)
     try:
         slot = None if seq is None else queue.topic.slot(seq)
     except NotLoaded:

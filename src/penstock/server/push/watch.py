@@ -87,11 +87,10 @@ async def resolve(call: Call, request: WatchRequest, *, lenient: bool) -> dict[s
                 continue
             engine.writers.of(name)  # raises if the topic's partition is out of service
             raise TopicNotFound(name)
-        topic.expire(engine.clock.now_ms())
         places[name] = {
             "from_seq": topic.head_seq if place.tail else place.from_seq,
             "head_seq": topic.head_seq,
-            "earliest_seq": topic.earliest_seq,
+            "earliest_seq": topic.at(engine.clock.now_ms()).earliest_seq,
             "epoch": topic.told_epoch if place.epoch is None else place.epoch,
         }
         engine.recency.touch(name)

@@ -173,9 +173,9 @@ class WorkStream:
         if queue is None or topic.epoch != self._epoch:
             self._held.clear()
             raise NotAQueue(self._topic)
-        queue.sweep(self._engine.clock.now_ms())
+        now_ms = self._engine.clock.now_ms()
         for seq, fence in list(self._held.items()):
-            lease = queue.lease_of(seq)
+            lease = queue.lease_of(seq, now_ms)
             if lease is None or lease.fence != fence:
                 del self._held[seq]
 

@@ -16,7 +16,9 @@ from penstock.topics.core.batch import Batch
 from penstock.topics.core.entries import Appended, Dropped  # noqa: F401  (the example above)
 from penstock.topics.core.partition import Entry
 
-_VERSION: Final = b"\x01"
+_VERSION: Final = b"\x02"
+_VERSIONS: Final = (b"\x01", b"\x02")
+"""Those that can be read: version 1 has neither `Began` nor `Passed`."""
 _LARGE_BYTES: Final = 1_024
 # MessagePack: an array of seven, bytes with a four-byte length, and two nils.
 _APPENDED: Final = b"\x97"
@@ -44,9 +46,9 @@ def encode_entries(entries: Sequence[Entry]) -> bytes:
 
 def decode_entries(payload: bytes) -> list[Entry]:
     """The entries of one payload, or `Corrupt`."""
-    if not payload.startswith(_VERSION):
+    if not payload.startswith(_VERSIONS):
         raise Corrupt(
-            f"the log has entries of version {payload[:1]!r}, not {_VERSION[0]}: "
+            f"the log has entries of version {payload[:1]!r}, not up to {_VERSION[0]}: "
             "they are of another program or of a newer version of this one"
         )
     try:

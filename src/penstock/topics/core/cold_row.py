@@ -354,6 +354,19 @@ class ColdRow:
             seq = run.last_seq + 1
         return total
 
+    def bytes_through(self, last_seq: int) -> int:
+        """The size of the live records up to a seq."""
+        seq, total, last_seq = self.earliest_seq, 0, min(last_seq, self.end_seq - 1)
+        while seq <= last_seq:
+            at = self._at(seq)
+            run = self._runs[at]
+            if run.last_seq <= last_seq and at != self._open:
+                total += run.size_bytes  # nothing before the earliest seq is live
+            else:
+                total += sum(self.run(seq, last_seq + 1)[1])
+            seq = run.last_seq + 1
+        return total
+
     def live_seqs(self, first_seq: int, last_seq: int) -> Iterator[int]:
         """The seqs of the live records in a range, in order."""
         seq = max(first_seq, self.earliest_seq)

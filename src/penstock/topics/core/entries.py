@@ -154,6 +154,29 @@ class JobsExtended(Struct, frozen=True, array_like=True, tag="e"):
 QueueEntry = JobsClaimed | JobsAcked | JobsNacked | JobsExtended
 
 
+class Passed(Struct, frozen=True, array_like=True, tag="t"):
+    """Entry: the time is now this or later; records that are too old leave, leases end.
+
+    Where topics are written to, the times of those entries do the same.
+    """
+
+    now_ms: int
+
+
+class Began(Struct, frozen=True, array_like=True, tag="b"):
+    """Entry: a member began to lead the partition. The first entry of each start.
+
+    What only its predecessor's memory held is over: leases that need not survive are ended, and
+    seqs set aside for records that were never logged are skipped. After a crash of the machine
+    `skipped_seqs` more are skipped where records may have been assigned seqs and lost.
+    """
+
+    term: int
+    member: int
+    now_ms: int
+    skipped_seqs: int = 0
+
+
 class SpaceCommitted(Struct, frozen=True, array_like=True, tag="m"):
     """Entry: a commit took effect in a space. Its one record contains what it wrote.
 

@@ -4,7 +4,8 @@
 Or it refuses the command and changes nothing. The writer `stage`s a change when it submits it to
 the log, and `apply`s its entries in the same order once they are durable; readers see only what is
 applied. After a restart the logged entries are applied again. `_BY_KIND` maps each kind of entry to
-its handlers.
+its handlers. The state is a function of the applied entries: reads and decisions change nothing,
+and time passes by the times in entries.
 
 Commands that create, change or remove topics and routers are decided while nothing is staged; this
 does not apply to writes that create their topic. A router is in its destination's partition.
@@ -12,7 +13,7 @@ does not apply to writes that create their topic. A router is in its destination
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
@@ -25,9 +26,11 @@ from penstock.protocol.limits import TopicLimits
 from penstock.protocol.own_topics import check_not_own, check_own, own_config
 from penstock.protocol.values import check_topic_name
 from penstock.topics.core.batch import Batch, WriteRequest
+from penstock.topics.core.dues import Dues
 from penstock.topics.core.entries import (
     Advanced,
     Appended,
+    Began,
     Configured,
     Created,
     Deleted,
@@ -36,6 +39,7 @@ from penstock.topics.core.entries import (
     JobsClaimed,
     JobsExtended,
     JobsNacked,
+    Passed,
     QueueEntry,
     Skipped,
     SpaceCommitted,
@@ -43,7 +47,7 @@ from penstock.topics.core.entries import (
 )
 from penstock.topics.core.leases import ClaimRequest
 from penstock.topics.core.predicate import Predicate
-from penstock.topics.core.queue import Queue, QueueState
+from penstock.topics.core.queue import Queue, QueueState, jobs_of
 from penstock.topics.core.read import DiffPage, ReadRequest, read
 from penstock.topics.core.registry import Registry
 from penstock.topics.core.router import (
@@ -59,7 +63,7 @@ from penstock.topics.core.space import CONFIG, Rule, SpaceState, TopicSpace, res
 from penstock.topics.core.topic import AppendResult, Topic, check_selector
 from penstock.topics.core.topic_state import TopicSnapshot
 
-Entry = Created | Dropped | TopicEntry | QueueEntry | RouterEntry | SpaceCommitted
+Entry = Created | Dropped | TopicEntry | QueueEntry | RouterEntry | SpaceCommitted | Passed | Began
 
 RESERVE_SEQS: Final = 1_024
 """How many seqs one entry reserves for records kept only in memory."""
@@ -76,6 +80,8 @@ class PartitionState(NamedTuple):
     """A partition as plain values: equal states behave identically."""
 
     epoch: int
+    now_ms: int
+    term: int
     topics: tuple[TopicSnapshot, ...]
     queues: tuple[tuple[str, QueueState], ...]
     routers: tuple[Router, ...]
@@ -85,8 +91,13 @@ class PartitionState(NamedTuple):
 class Partition:
     """The state of one partition. Not thread-safe: its owner runs one command at a time."""
 
-    def __init__(self, registry: Registry | None = None) -> None:
+    def __init__(
+        self, registry: Registry | None = None, *, number: int = 0, partitions: int = 1
+    ) -> None:
+        """`number` of `partitions`: epochs of different partitions differ."""
         self.registry = registry or Registry()
+        self._number = number
+        self._partitions = partitions
         self.limits: TopicLimits = self.registry.limits
         self.routers = self.registry.routers
         self.topics: dict[str, Topic] = {}
@@ -94,6 +105,9 @@ class Partition:
         self.spaces: dict[str, TopicSpace] = {}
         self._creating: dict[str, Topic] = {}  # staged, not applied
         self._creating_spaces: dict[str, TopicSpace] = {}
+        self.now_ms = 0  # the latest time of an applied entry
+        self.term = 0  # of the last `Began`
+        self._dues = Dues()  # of topics with a ttl, and of queues
         self._epoch = 0  # the last one assigned to a topic
         self._has_quota = self.limits.total_bytes_max > 0
         self._staged_bytes = 0  # maintained only where bytes are limited
@@ -121,10 +135,14 @@ class Partition:
 
     def read(self, name: str, request: ReadRequest, now_ms: int) -> DiffPage:
         """One page of committed records."""
-        topic = self.topic(name)
-        diff = read(topic, request, now_ms, self.limits)
-        self.registry.recount(topic)
-        return diff
+        return read(self.topic(name), request, now_ms, self.limits)
+
+    def overdue(self, now_ms: int) -> Iterator[Topic]:
+        """The topics that `Passed` would change at a time. Changes nothing."""
+        for name in self._dues.upto(now_ms):
+            topic = self.topics.get(name)
+            if topic is not None and self._is_due(topic, now_ms):
+                yield topic
 
     # Decisions
 
@@ -159,9 +177,9 @@ class Partition:
         """With `if_empty`, refuse to remove a topic that has records."""
         topic = self.topics.get(name)
         if topic is not None:
-            topic.expire(now_ms)
-            if if_empty and topic.count:
-                raise TopicNotEmpty(name, topic.count)
+            count = topic.at(now_ms).count
+            if if_empty and count:
+                raise TopicNotEmpty(name, count)
 
     def decide_write(
         self, name: str, write: WriteRequest, now_ms: int
@@ -190,7 +208,7 @@ class Partition:
         if isinstance(decided, CommitAnswer):
             return decided
         if self._has_quota:
-            self.registry.check_total(decided.batch.size_bytes, now_ms)
+            self.registry.check_total(decided.batch.size_bytes)
         return _change(*before, decided)
 
     def decide_delete(
@@ -241,9 +259,7 @@ class Partition:
         source = self.registry.topics.get(found.config.source)
         if source is None or source.epoch != found.source_epoch:
             raise TopicNotFound(found.config.source)
-        decided = decide_step(found, source, self.topic(found.config.dest), now_ms, self.limits)
-        self.registry.recount(source)
-        return decided
+        return decide_step(found, source, self.topic(found.config.dest), now_ms, self.limits)
 
     def decide_claim(
         self, name: str, requests: Sequence[ClaimRequest], now_ms: int, token: int
@@ -268,6 +284,8 @@ class Partition:
         """The change for one entry of a topic or queue, with the part that must be logged."""
         if isinstance(entry, Appended):
             return self._with_log(self.topics[entry.topic], entry)
+        if not jobs_of(entry):
+            return _change()  # else time would pass here and not where the log is replayed
         logged = self.queue(entry.topic).to_log(entry)
         return DecidedChange((entry,), (logged,) if logged else ())
 
@@ -298,6 +316,8 @@ class Partition:
         """Everything committed, for a snapshot or a comparison; nothing may be staged."""
         return PartitionState(
             self._epoch,
+            self.now_ms,
+            self.term,
             tuple(self.topics[name].state() for name in sorted(self.topics)),
             tuple((name, self.queues[name].state()) for name in sorted(self.queues)),
             tuple(router for router in self.routers if router.config.dest in self.topics),
@@ -311,13 +331,16 @@ class Partition:
     def restored(cls, state: PartitionState, registry: Registry | None = None) -> Partition:
         """The partition of a snapshot."""
         partition = cls(registry)
-        partition._see_epoch(state.epoch)
+        partition.adopt(state.epoch, state.now_ms)
+        partition.term = state.term
         for topic_state in state.topics:
             topic = Topic.restored(topic_state)
             partition.topics[topic.name] = topic
             partition.registry.add(topic)
         for name, queue_state in state.queues:
             partition.queues[name] = Queue.restored(partition.topics[name], queue_state)
+        for topic in partition.topics.values():
+            partition._note_due(topic)
         for router in state.routers:
             partition.routers.restore(router)
         for name, space_state in state.spaces:
@@ -334,12 +357,14 @@ class Partition:
     def adopt(
         self,
         epoch: int,
+        now_ms: int,
         topic: Topic | None = None,
         queue: Queue | None = None,
         space: TopicSpace | None = None,
     ) -> None:
-        """Add a topic from a snapshot, and the last epoch assigned to one."""
+        """Add a topic from a snapshot, the last epoch assigned to one, and the latest time."""
         self._see_epoch(epoch)
+        self._see_time(now_ms)
         if topic is not None:
             self.topics[topic.name] = topic
             self.registry.add(topic)
@@ -348,6 +373,7 @@ class Partition:
                 queue.recount()
             if space is not None:
                 self.spaces[topic.name] = space
+            self._note_due(topic)
 
     def abandon(self, staged: Iterable[str] | None = None) -> None:
         """Return to the applied state: no staged change became durable.
@@ -377,7 +403,23 @@ class Partition:
 
     def _see_epoch(self, epoch: int) -> None:
         self._epoch = max(self._epoch, epoch)
-        self.registry.see_epoch(epoch)
+
+    def _see_time(self, now_ms: int) -> None:
+        if now_ms > self.now_ms:
+            self.now_ms = now_ms
+
+    def _note_due(self, topic: Topic) -> None:
+        """Note when time next changes a topic."""
+        self._dues.note(topic.name, topic.due_ms)
+        queue = self.queues.get(topic.name)
+        if queue is not None:
+            self._dues.note(topic.name, queue.next_due_ms())
+
+    def _is_due(self, topic: Topic, now_ms: int) -> bool:
+        due_ms, queue = topic.due_ms, self.queues.get(topic.name)
+        return (due_ms is not None and due_ms <= now_ms) or (
+            queue is not None and queue.is_due(now_ms)
+        )
 
     def _count_staged(self, more_bytes: int) -> None:
         self._staged_bytes += more_bytes
@@ -387,12 +429,12 @@ class Partition:
         self, topic: Topic, write: WriteRequest, now_ms: int, *before: Entry
     ) -> DecidedChange | AppendResult:
         appended = topic.decide_append(write.batch, now_ms, key=write.key)
-        if topic.config.ttl_ms:
-            self.registry.recount(topic)
         if isinstance(appended, AppendResult):
             return appended
         if self._has_quota:
-            self.registry.check_total(write.batch.size_bytes, now_ms)
+            # Its own records that are too old leave with this entry.
+            freed_bytes = topic.size_bytes - topic.at(now_ms).size_bytes
+            self.registry.check_total(write.batch.size_bytes - freed_bytes)
         return self._with_log(topic, appended, *before)
 
     def _with_log(self, topic: Topic, appended: Appended, *before: Entry) -> DecidedChange:
@@ -432,6 +474,12 @@ class Partition:
         elif not topic.is_reserved:
             totals.in_records += answer.records
             totals.in_bytes += entry.batch.size_bytes
+        if entry.now_ms > self.now_ms:
+            self.now_ms = entry.now_ms
+        if self.queues:
+            self._after_removals(topic)
+        if topic.config.ttl_ms:
+            self._dues.note(topic.name, topic.due_ms)
         totals.recount(topic)
         return answer
 
@@ -448,6 +496,9 @@ class Partition:
         totals = self.registry.totals
         totals.in_records += 1
         totals.in_bytes += entry.batch.size_bytes
+        self._see_time(entry.now_ms)
+        if space.topic.config.ttl_ms:
+            self._dues.note(entry.topic, space.topic.due_ms)
         totals.recount(space.topic)
         return answer
 
@@ -457,8 +508,42 @@ class Partition:
     def _apply_in_topic(self, entry: TopicEntry) -> AppendResult | int:
         topic = self.topics[entry.topic]
         answer = topic.apply(entry)
+        if isinstance(entry, Deleted | Configured):
+            self._see_time(entry.now_ms)
+        self._after_removals(topic)
+        self._note_due(topic)
         self.registry.recount(topic)
         return answer
+
+    def _after_removals(self, topic: Topic) -> None:
+        """Let a queue forget the jobs that have left its topic."""
+        queue = self.queues.get(topic.name)
+        if queue is not None:
+            queue.forget_gone()
+
+    def _apply_began(self, entry: Began) -> int:
+        self.term = entry.term
+        self._see_time(entry.now_ms)
+        for queue in self.queues.values():
+            if not queue.topic.config.leases_durable:
+                queue.forget_leases()
+        for topic in self.topics.values():
+            topic.begin(entry.skipped_seqs)
+            self._after_removals(topic)
+            self.registry.recount(topic)
+        return len(self.topics)
+
+    def _apply_passed(self, entry: Passed) -> int:
+        self._see_time(entry.now_ms)
+        taken = (self.topics.get(name) for name in self._dues.take(entry.now_ms))
+        topics = [topic for topic in taken if topic is not None]
+        for topic in topics:
+            # Only where something is due: dates that are too early must not show in the state.
+            if self._is_due(topic, entry.now_ms):
+                (self.queues.get(topic.name) or topic).pass_time(entry.now_ms)
+                self.registry.recount(topic)
+            self._note_due(topic)
+        return len(topics)
 
     def _stage_in_queue(self, entry: QueueEntry) -> None:
         self.queues[entry.topic].stage(entry)
@@ -466,6 +551,8 @@ class Partition:
     def _apply_in_queue(self, entry: QueueEntry) -> int:
         queue = self.queues[entry.topic]
         queue.apply(entry)
+        self._see_time(entry.now_ms)
+        self._note_due(queue.topic)
         self.registry.recount(queue.topic)
         return 0
 
@@ -493,6 +580,7 @@ class Partition:
         self.topics[entry.topic] = topic
         self.registry.add(topic)
         self._see_epoch(entry.epoch)
+        self._see_time(entry.now_ms)
         if entry.config.type == "queue":
             self.queues[entry.topic] = Queue(topic)
         elif entry.config.type == "space":
@@ -521,7 +609,15 @@ class Partition:
         fixed = ("type", "dead_letter", "durability")
         check_change(name, None, {key: getattr(config, key) for key in fixed})
         self.registry.check_topics(1)
-        return Created(name, now_ms, self.registry.next_epoch(), config)
+        return Created(name, now_ms, self._next_epoch(), config)
+
+    def _next_epoch(self) -> int:
+        """A later epoch than any of this partition, which no other partition assigns.
+
+        It is counted here alone, from applied entries: a name never changes its partition.
+        """
+        epoch = self._epoch + 1
+        return epoch + (self._number - self._epoch) % self._partitions
 
 
 def _change(*entries: Entry) -> DecidedChange:
@@ -556,6 +652,8 @@ _BY_KIND: Final[dict[type, _Handlers]] = {
         (JobsClaimed, JobsAcked, JobsNacked, JobsExtended),
         _Handlers(Partition._stage_in_queue, Partition._apply_in_queue),
     ),
+    Began: _Handlers(_stage_nothing, Partition._apply_began),
+    Passed: _Handlers(_stage_nothing, Partition._apply_passed),
     **dict.fromkeys(
         (RouterStored, RouterRemoved), _Handlers(_stage_nothing, Partition._apply_router)
     ),

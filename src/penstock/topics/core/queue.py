@@ -1,10 +1,13 @@
 """A queue: a topic whose records are leased, one holder at a time, until they are acked.
 
-Every job is in exactly one place: fresh, leased, delayed, returned, settling, or gone. A staged
-entry reserves its jobs, so that no two claims get the same job. The jobs it finishes are deleted
-once it is logged, and restored if it is abandoned. Where leases need not survive a restart, only
-`JobsAcked` and dead letters are logged, and replay finds every other job fresh. Jobs return by time
-alone, so the state is a function of the entries and the time last seen.
+Every job is in exactly one place: fresh, leased, delayed, returned, or gone. What an entry does to
+its jobs happens when it is applied. While it is staged it is only a plan that decisions look at, so
+that no two claims get the same job; if it is abandoned, the plan is forgotten. Where leases need
+not survive a restart, only `JobsAcked` and dead letters are logged, and replay finds every other
+job fresh.
+
+Leases end and delays are over by the times of applied entries; decisions and counts look at the
+queue as of a time and change nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Iterator, Sequence
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop, heappush, merge
 from itertools import chain, islice
 from typing import Final, NamedTuple
 
@@ -21,6 +24,7 @@ from msgspec.structs import replace
 from penstock.kernel.units import MIB
 from penstock.protocol.errors import NotAQueue
 from penstock.topics.core.batch import Batch
+from penstock.topics.core.dues import heap_before
 from penstock.topics.core.entries import (
     JobsAcked,
     JobsClaimed,
@@ -65,22 +69,20 @@ class QueueState(NamedTuple):
     dead_lettered: int
 
 
-class _Before(NamedTuple):
-    """A job's place before a staged entry: leased or not, and how often delivered.
+class _Plan(NamedTuple):
+    """Where a staged entry puts a job: leased, waiting from a time on, or finished."""
 
-    No entry takes a delayed job, so one that was not leased was waiting.
-    """
-
-    seq: int
-    lease: JobLease | None
+    entry: int  # the number of the staged entry
     deliveries: int
+    lease: JobLease | None = None
+    due_ms: int = 0
+    is_finished: bool = False
 
-
-class _Staged(NamedTuple):
-    """How to revert a staged entry: the first fresh seq before it, and the jobs it moved."""
-
-    fresh_seq: int
-    moved: list[_Before]
+    def is_free(self, now_ms: int) -> bool:
+        """Whether a claim may take the job at a time, once the entry is applied."""
+        if self.is_finished:
+            return False
+        return self.due_ms <= now_ms if self.lease is None else self.lease.deadline_ms < now_ms
 
 
 class Queue:
@@ -94,8 +96,10 @@ class Queue:
         self._fresh_seq = 1  # every live seq below was claimed at least once
         self._leases: dict[int, JobLease] = {}
         self._delayed: dict[int, int] = {}  # seq -> when it is due
-        self._settling: set[int] = set()  # finished by a staged entry
-        self._staged: deque[_Staged] = deque()  # one for each staged entry, oldest first
+        self._staged: deque[int] = deque()  # the numbers of the staged entries, oldest first
+        self._plans: dict[int, _Plan] = {}  # of jobs: what the last staged entry does to each
+        self._planned_seq = 0  # no seq below is fresh once all staged entries are applied
+        self._entries = 0  # staged so far
         self._returned: list[int] = []  # sorted
         self._deliveries: dict[int, int] = {}
         self._deadlines: list[tuple[int, int]] = []  # heaps of (time, seq), some stale
@@ -111,19 +115,23 @@ class Queue:
         self._unreadable.append(range(first_seq, last_seq + 1))
 
     def counts(self, now_ms: int) -> JobCounts:
-        """The counts of the queue now."""
-        self.sweep(now_ms)
-        in_flight = len(self._leases)
-        ready = self.topic.count - in_flight - len(self._delayed) - len(self._settling)
+        """The counts of the queue as of a time, without what is only staged."""
+        over, due = self._over_at(now_ms), self._due_at(now_ms)
+        in_flight, delayed = len(self._leases) - len(over), len(self._delayed) - len(due)
+        aged_seq = self.topic.aged_seq(now_ms)
+        if aged_seq:
+            in_flight -= sum(seq <= aged_seq and seq not in over for seq in self._leases)
+            delayed -= sum(seq <= aged_seq and seq not in due for seq in self._delayed)
+        ready = self.topic.at(now_ms).count - in_flight - delayed
         return JobCounts(ready, in_flight, self.dead_lettered)
 
-    def first_ready(self) -> int | None:
+    def first_ready(self, now_ms: int) -> int | None:
         """The job that would be leased next; None if none is ready."""
-        return next(self._waiting(), None)
+        return next(self._waiting(now_ms), None)
 
     @property
     def in_flight(self) -> int:
-        """How many jobs are leased, as of the time last seen."""
+        """How many jobs are leased, as of the last applied entry."""
         return len(self._leases)
 
     def recount(self) -> None:
@@ -131,19 +139,26 @@ class Queue:
         if self.topic.totals is not None:
             self.topic.totals.recount_leases(self)
 
-    def lease_of(self, seq: int) -> JobLease | None:
-        """The lease on a job."""
-        return self._leases.get(seq)
+    def lease_of(self, seq: int, now_ms: int = 0) -> JobLease | None:
+        """The lease on a job as of a time, staged or not."""
+        plan = self._plans.get(seq)
+        lease = self._leases.get(seq) if plan is None else plan.lease
+        return None if lease is None or lease.deadline_ms < now_ms else lease
 
     def next_due_ms(self) -> int | None:
         """When a job may next return by time; the job may be gone by then."""
         ends = [self._deadlines[0][0] + 1] if self._deadlines else []
         return min(ends + [due_ms for due_ms, _ in self._dues[:1]], default=None)
 
-    def sweep(self, now_ms: int) -> int:
-        """Advance the time: expired leases and due delays return their jobs."""
-        now_ms = self.topic.expire(now_ms)
-        self._forget_gone()
+    def is_due(self, now_ms: int) -> bool:
+        """Whether a lease has ended or a delay is over at a time, and its job is not yet back."""
+        return bool(self._over_at(now_ms) or self._due_at(now_ms))
+
+    def pass_time(self, now_ms: int) -> None:
+        """Apply: the time is now this or later; ended leases and due delays return their jobs."""
+        self.topic.pass_time(now_ms)
+        now_ms = self.topic.now_ms
+        self.forget_gone()
         back: list[int] = []
         for deadline_ms, seq in _taken_before(self._deadlines, now_ms):
             lease = self._leases.get(seq)
@@ -157,7 +172,6 @@ class Queue:
         self._give_back(back)
         if len(self._leases) != self.topic.counted.leases:
             self.recount()
-        return now_ms
 
     # Decisions
 
@@ -171,7 +185,7 @@ class Queue:
         however large it is; beyond that, all jobs together have at most `CLAIMED_BYTES_MAX`, and
         the rest is left for the next claim.
         """
-        now_ms = self.sweep(now_ms)
+        now_ms = self.topic.time_of(now_ms)
         config = self.topic.config
         deadline_ms = now_ms + (requests[0].lease_ms or config.lease_ms)
         turns = _turns(requests)
@@ -180,9 +194,9 @@ class Queue:
         room, dead_room = CLAIMED_BYTES_MAX, DEAD_LETTER_BYTES_MAX
         turn, passed = next(turns, None), 0
         resume_seq, self._resume_seq = self._resume_seq, 0
-        waiting = self._waiting()
+        waiting = self._waiting(now_ms)
         while turn is not None and (seq := next(waiting, None)) is not None:
-            deliveries = self._deliveries.get(seq, 0) + 1
+            deliveries = self._deliveries_of(seq) + 1
             if config.dead_letter is not None and 0 < config.max_deliveries < deliveries:
                 if len(dead) < DEAD_LETTERS_MAX and dead_room > 0:
                     dead.append(seq)
@@ -193,7 +207,7 @@ class Queue:
                 else:
                     passed += 1
                     if seq < resume_seq:
-                        waiting = self._waiting(resume_seq)
+                        waiting = self._waiting(now_ms, resume_seq)
                 continue
             room -= self.topic.row.bytes_of(seq)
             if room < 0 and len(leases) >= len(requests):
@@ -209,24 +223,24 @@ class Queue:
 
     def decide_ack(self, settle: Settle, now_ms: int) -> tuple[JobsAcked, list[int]]:
         """Decide which jobs are finished; also return the seqs that the node does not hold."""
-        now_ms = self.sweep(now_ms)
-        held, skipped = self._held(settle)
+        now_ms = self.topic.time_of(now_ms)
+        held, skipped = self._held(settle, now_ms)
         return JobsAcked(self.topic.name, now_ms, held), skipped
 
     def decide_nack(
         self, settle: Settle, now_ms: int, delay_ms: int, *, unseen: bool = False
     ) -> tuple[JobsNacked, list[int]]:
         """Decide which jobs are returned; also return the seqs that the node does not hold."""
-        now_ms = self.sweep(now_ms)
-        held, skipped = self._held(settle)
+        now_ms = self.topic.time_of(now_ms)
+        held, skipped = self._held(settle, now_ms)
         return JobsNacked(self.topic.name, now_ms, held, now_ms + delay_ms, unseen), skipped
 
     def decide_extend(
         self, settle: Settle, now_ms: int, lease_ms: int
     ) -> tuple[JobsExtended, list[int]]:
         """Decide which leases restart now; also return the seqs that the node does not hold."""
-        now_ms = self.sweep(now_ms)
-        held, skipped = self._held(settle)
+        now_ms = self.topic.time_of(now_ms)
+        held, skipped = self._held(settle, now_ms)
         return JobsExtended(self.topic.name, now_ms, held, now_ms + lease_ms), skipped
 
     def to_log(self, entry: QueueEntry) -> QueueEntry | None:
@@ -234,66 +248,83 @@ class Queue:
 
         Leases that need not survive are not logged; finished jobs always are.
         """
-        if isinstance(entry, JobsClaimed):
-            if entry.dead and not self.topic.config.leases_durable:
-                return replace(entry, leases=())
-            is_empty = not (entry.leases or entry.dead)
-        else:
-            is_empty = not entry.seqs
-        is_wanted = self.topic.config.leases_durable or isinstance(entry, JobsAcked)
-        return entry if is_wanted and not is_empty else None
+        if not jobs_of(entry):
+            return None
+        if self.topic.config.leases_durable or isinstance(entry, JobsAcked):
+            return entry
+        if isinstance(entry, JobsClaimed) and entry.dead:
+            return replace(entry, leases=())
+        return None
 
     # Changes
 
     def stage(self, entry: QueueEntry) -> None:
-        """Reserve the jobs of a submitted entry: no claim gets them, none is deleted yet."""
-        self.sweep(entry.now_ms)
-        moved: list[_Before] = []
-        self._staged.append(_Staged(self._fresh_seq, moved))
+        """Plan a submitted entry: no claim gets its jobs. Nothing happens to them yet."""
+        self._entries += 1
+        self._staged.append(self._entries)
+        self._plans.update(self._planned(entry, self._entries))
+        if isinstance(entry, JobsClaimed) and entry.leases:
+            last_seq = max(lease.seq for lease in entry.leases)
+            self._planned_seq = max(self._planned_seq, last_seq + 1)
+
+    def _planned(self, entry: QueueEntry, number: int) -> list[tuple[int, _Plan]]:
+        """What an entry will do to each of its jobs."""
         match entry:
             case JobsClaimed():
-                for seq in entry.dead:
-                    self._reserve(seq, moved)
-                for lease in entry.leases:
-                    self._claim(lease, moved)
+                leases = entry.leases
+                dead = [(seq, _Plan(number, 0, is_finished=True)) for seq in entry.dead]
+                return dead + [(each.seq, _Plan(number, each.deliveries, each)) for each in leases]
             case JobsAcked():
-                for seq in entry.seqs:
-                    self._reserve(seq, moved)
+                return [(seq, _Plan(number, 0, is_finished=True)) for seq in entry.seqs]
             case JobsNacked():
-                self._nack(entry, moved)
+                back = _Plan(number, 0, due_ms=entry.due_ms)
+                counts = [self._deliveries_of(seq) - entry.unseen for seq in entry.seqs]
+                pairs = zip(entry.seqs, counts, strict=True)
+                return [(seq, back._replace(deliveries=count)) for seq, count in pairs]
             case JobsExtended():
-                self._extend(entry, moved)
-        self.recount()
+                held = [(seq, self.lease_of(seq)) for seq in entry.seqs]
+                until_ms = entry.deadline_ms
+                return [
+                    (seq, _Plan(number, lease.deliveries, lease._replace(deadline_ms=until_ms)))
+                    for seq, lease in held
+                    if lease is not None
+                ]
 
     def apply(self, entry: QueueEntry) -> None:
-        """Apply the next durable entry, the oldest staged one: its finished jobs are deleted.
+        """Apply the next durable entry, the oldest staged one; in replay nothing is staged.
 
-        In replay nothing is staged. Jobs that have left the topic are skipped.
+        Jobs that have left the topic are skipped.
         """
-        if not self._staged:
-            self.stage(entry)
-        self._staged.popleft()
-        finished: tuple[int, ...] = ()
-        if isinstance(entry, JobsAcked):
-            finished = entry.seqs
-        elif isinstance(entry, JobsClaimed):
-            finished = entry.dead
-            self.dead_lettered += len(finished)
-        for seq in finished:
-            self._settling.discard(seq)
-            self._deliveries.pop(seq, None)
-            self.topic.remove(seq)
+        if self._staged:
+            self._unplan(entry, self._staged.popleft())
+        self.pass_time(entry.now_ms)
+        match entry:
+            case JobsClaimed():
+                for lease in entry.leases:
+                    self._claim(lease)
+                self.dead_lettered += len(entry.dead)
+                self._finish(entry.dead)
+            case JobsAcked():
+                self._finish(entry.seqs)
+            case JobsNacked():
+                self._nack(entry)
+            case JobsExtended():
+                self._extend(entry)
+        self.recount()
 
     def abandon(self) -> None:
-        """Restore every job that is still in the topic: no staged entry became durable."""
-        while self._staged:
-            fresh_seq, moved = self._staged.pop()
-            for before in reversed(moved):
-                self._put_back(before)
-            # Everything that is fresh again was taken by an entry that is reverted here.
-            self._fresh_seq = fresh_seq
-            del self._returned[bisect_left(self._returned, fresh_seq) :]
-        self.recount()
+        """Forget the plans: no staged entry became durable."""
+        self._staged.clear()
+        self._plans.clear()
+        self._planned_seq = 0
+
+    def _unplan(self, entry: QueueEntry, number: int) -> None:
+        """Forget what an entry was to do, unless a later one has planned more for a job."""
+        plans = self._plans
+        for seq in jobs_of(entry):
+            plan = plans.get(seq)
+            if plan is not None and plan.entry == number:
+                del plans[seq]
 
     def forget_leases(self) -> None:
         """Return all jobs: after a restart, leases that need not survive are over."""
@@ -318,7 +349,7 @@ class Queue:
         """The queue of a snapshot."""
         queue = cls(topic)
         queue._fresh_seq = state.fresh_seq
-        # Jobs may have left before the snapshot was taken.
+        # In snapshots of earlier versions, jobs may have left that the queue still knew.
         queue._removals_seen = queue._scattered_seen = -1
         queue._delayed = dict(state.delayed)
         queue._dues = sorted((due_ms, seq) for seq, due_ms in state.delayed)
@@ -327,41 +358,23 @@ class Queue:
         queue.dead_lettered = state.dead_lettered
         for lease in state.leases:
             queue._lease(lease)
+        queue.forget_gone()
         queue.recount()
         return queue
 
-    def _claim(self, lease: JobLease, moved: list[_Before]) -> None:
+    def _claim(self, lease: JobLease) -> None:
         seq = lease.seq
         self._pass_fresh(seq)
         if self.topic.has(seq):
-            moved.append(self._before(seq))
             self._leave(seq)
             self._deliveries[seq] = lease.deliveries
             self._lease(lease)
 
-    def _reserve(self, seq: int, moved: list[_Before]) -> None:
-        """Keep a job from every claim until it is known whether it is finished."""
-        if self.topic.has(seq):
-            moved.append(self._before(seq))
+    def _finish(self, seqs: tuple[int, ...]) -> None:
+        for seq in seqs:
             self._leave(seq)
-            self._settling.add(seq)
-
-    def _before(self, seq: int) -> _Before:
-        return _Before(seq, self._leases.get(seq), self._deliveries.get(seq, 0))
-
-    def _put_back(self, before: _Before) -> None:
-        """Restore a job's place, unless it has left the topic."""
-        seq, lease, deliveries = before
-        self._leave(seq)
-        self._deliveries.pop(seq, None)
-        if not self.topic.has(seq):
-            return
-        if deliveries:
-            self._deliveries[seq] = deliveries
-        if lease is not None:
-            self._lease(lease)
-        else:
-            insort(self._returned, seq)
+            self._deliveries.pop(seq, None)
+            self.topic.remove(seq)
 
     def _lease(self, lease: JobLease) -> None:
         self._leases[lease.seq] = lease
@@ -370,18 +383,16 @@ class Queue:
             self._deadlines = [(held.deadline_ms, seq) for seq, held in self._leases.items()]
             heapify(self._deadlines)
 
-    def _extend(self, entry: JobsExtended, moved: list[_Before]) -> None:
+    def _extend(self, entry: JobsExtended) -> None:
         for seq in entry.seqs:
             lease = self._leases.get(seq)
             if lease is not None:
-                moved.append(self._before(seq))
                 self._lease(lease._replace(deadline_ms=entry.deadline_ms))
 
-    def _nack(self, entry: JobsNacked, moved: list[_Before]) -> None:
+    def _nack(self, entry: JobsNacked) -> None:
         for seq in entry.seqs:
             if not self.topic.has(seq) or seq >= self._fresh_seq:
                 continue
-            moved.append(self._before(seq))
             self._leave(seq)
             if entry.unseen:
                 self._uncount(seq)
@@ -410,7 +421,6 @@ class Queue:
         """Take a job out of its current place."""
         self._leases.pop(seq, None)
         self._delayed.pop(seq, None)
-        self._settling.discard(seq)
         place = bisect_left(self._returned, seq)
         if place < len(self._returned) and self._returned[place] == seq:
             del self._returned[place]
@@ -421,29 +431,63 @@ class Queue:
             self._give_back([*self.topic.row.live_seqs(self._fresh_seq - 1, seq - 1)])
             self._fresh_seq = seq + 1
 
-    def _waiting(self, from_seq: int = 0) -> Iterator[int]:
-        """The jobs to lease, in order, from a seq on."""
-        returned = islice(self._returned, bisect_left(self._returned, from_seq), None)
-        fresh = self.topic.row.live_seqs(self._fresh_seq - 1, self.topic.head_seq)
-        for seq in chain(returned, fresh):
+    def _waiting(self, now_ms: int, from_seq: int = 0) -> Iterator[int]:
+        """The jobs to lease at a time, in order, from a seq on."""
+        aged_seq, plans = self.topic.aged_seq(now_ms), self._plans
+        first_seq = max(from_seq, aged_seq + 1)
+        returned = islice(self._returned, bisect_left(self._returned, first_seq), None)
+        back = [seq for seq in self._back_at(now_ms) if seq >= first_seq]
+        before_seq = max(self._fresh_seq, self._planned_seq, aged_seq + 1) - 1
+        fresh = self.topic.row.live_seqs(before_seq, self.topic.head_seq)
+        if plans:
+            returned = (seq for seq in returned if seq not in plans)  # type: ignore[assignment]
+        for seq in chain(merge(returned, back) if back else returned, fresh):
             if not (self._unreadable and any(seq in seqs for seqs in self._unreadable)):
                 yield seq
 
-    def _held(self, settle: Settle) -> tuple[tuple[int, ...], list[int]]:
+    def _back_at(self, now_ms: int) -> list[int]:
+        """The jobs that are free at a time and not yet returned, in order."""
+        plans = self._plans
+        back = [seq for seq in self._over_at(now_ms) | self._due_at(now_ms) if seq not in plans]
+        back += [seq for seq, plan in plans.items() if plan.is_free(now_ms) and self.topic.has(seq)]
+        back.sort()
+        return back
+
+    def _over_at(self, now_ms: int) -> set[int]:
+        """The leased jobs whose leases are over at a time and not yet returned."""
+        return {
+            seq
+            for deadline_ms, seq in heap_before(self._deadlines, now_ms)
+            if seq in self._leases and self._leases[seq].deadline_ms == deadline_ms
+        }
+
+    def _due_at(self, now_ms: int) -> set[int]:
+        """The delayed jobs that are due at a time and not yet returned."""
+        due = heap_before(self._dues, now_ms + 1)
+        return {seq for due_ms, seq in due if self._delayed.get(seq) == due_ms}
+
+    def _deliveries_of(self, seq: int) -> int:
+        """How often a job was delivered, staged claims included."""
+        plan = self._plans.get(seq)
+        return self._deliveries.get(seq, 0) if plan is None else plan.deliveries
+
+    def _held(self, settle: Settle, now_ms: int) -> tuple[tuple[int, ...], list[int]]:
         """Split seqs into those that the node holds, without duplicates, and all others."""
         held: dict[int, None] = {}
         skipped = []
+        aged_seq = self.topic.aged_seq(now_ms)
         for seq, fence in settle.fenced():
-            lease = self._leases.get(seq)
+            lease = self.lease_of(seq, now_ms)
             is_held = lease is not None and lease.node == settle.node and seq not in held
+            is_held = is_held and seq > aged_seq and self.topic.has(seq)
             if lease is not None and is_held and fence in (None, lease.fence):
                 held[seq] = None
             else:
                 skipped.append(seq)
         return tuple(held), skipped
 
-    def _forget_gone(self) -> None:
-        """Forget jobs that left the topic by a cap, by age or by a delete.
+    def forget_gone(self) -> None:
+        """Apply: forget jobs that left the topic by a cap, by age or by a delete.
 
         Usually they are the oldest, and fewer than the remaining jobs.
         """
@@ -454,11 +498,10 @@ class Queue:
         only_oldest = self._scattered_seen == topic.scattered_removals
         self._removals_seen, self._scattered_seen = topic.removals, topic.scattered_removals
         self._earliest_seq = end_seq
-        if only_oldest and end_seq - first_seq <= len(self._deliveries) + len(self._settling):
+        if only_oldest and end_seq - first_seq <= len(self._deliveries):
             for seq in range(first_seq, end_seq):
                 for kept in (self._leases, self._delayed, self._deliveries):
                     kept.pop(seq, None)
-                self._settling.discard(seq)
             del self._returned[: bisect_left(self._returned, end_seq)]
             return
         has = topic.has
@@ -466,12 +509,18 @@ class Queue:
             for seq in [seq for seq in kept if not has(seq)]:
                 del kept[seq]
         self._returned = [seq for seq in self._returned if has(seq)]
-        self._settling = {seq for seq in self._settling if has(seq)}
 
     def _dead_letter(self, seq: int) -> RawRecord:
         record = self.topic.get(seq)
         assert record is not None, "only live jobs wait"
-        return dead_letter(record, self.topic.name, seq, self._deliveries[seq])
+        return dead_letter(record, self.topic.name, seq, self._deliveries_of(seq))
+
+
+def jobs_of(entry: QueueEntry) -> tuple[int, ...]:
+    """The jobs that an entry changes."""
+    if isinstance(entry, JobsClaimed):
+        return (*entry.dead, *(lease.seq for lease in entry.leases))
+    return entry.seqs
 
 
 def _taken_before(heap: list[tuple[int, int]], before_ms: int) -> list[tuple[int, int]]:

@@ -12,7 +12,7 @@ from penstock.protocol.limits import TopicLimits
 from penstock.topics.core.predicate import Predicate
 from penstock.topics.core.record import Found, size_of
 from penstock.topics.core.record_row import Slot
-from penstock.topics.core.topic import Topic
+from penstock.topics.core.topic import LiveView, Topic
 from penstock.topics.core.topic_state import Floors
 
 _U32_MAX: Final = 2**32 - 1
@@ -85,19 +85,19 @@ def read(
     limits: TopicLimits,
     upto_seq: int | None = None,
 ) -> DiffPage:
-    """Read one page. Changes nothing except expiring records.
+    """Read one page of what is there at a time. Changes nothing.
 
     At least one record is delivered even if it is over the byte budget; the cursor does not move
     past one that is left out. At most `scan_records_max` seqs are scanned, `filter_records_max`
     where each must be decoded, none after `upto_seq`. Raises `NotLoaded` if a record must be loaded
     from a file.
     """
-    topic.expire(now_ms)
-    tombstone = find_tombstone(topic, request.from_seq, request.epoch)
+    here = topic.at(now_ms)
+    tombstone = find_tombstone(topic, here, request.from_seq, request.epoch)
     start = request.from_seq
     if tombstone:
         start = 0 if tombstone.reason == "recreated" else tombstone.gap_to
-    start = max(start, topic.earliest_seq - 1)
+    start = max(start, here.earliest_seq - 1)
     nodes = request.nodes if topic.config.dedupe_node else frozenset()
     is_filtered = bool(nodes) or request.tag is not None
     scan_max = limits.filter_records_max if is_filtered else limits.scan_records_max
@@ -111,25 +111,27 @@ def read(
         found,
         next_from_seq,
         topic.head_seq,
-        topic.earliest_seq,
+        here.earliest_seq,
         tombstone,
         topic.told_epoch,
         next_from_seq - start,
     )
 
 
-def find_tombstone(topic: Topic, from_seq: int, epoch: int | None = None) -> LostSeqs | None:
+def find_tombstone(
+    topic: Topic, here: LiveView, from_seq: int, epoch: int | None = None
+) -> LostSeqs | None:
     """What a cursor lost by caps, age or a trimmed source, or because the topic is another."""
     head_seq = topic.head_seq
     if from_seq > head_seq or (epoch is not None and epoch != topic.told_epoch):
         missed = max(head_seq - 1, 0) + 1
-        return LostSeqs(1, head_seq, "recreated", missed, topic.earliest_seq, head_seq)
-    gap_to = max(from_seq, topic.floors.involuntary)
+        return LostSeqs(1, head_seq, "recreated", missed, here.earliest_seq, head_seq)
+    gap_to = max(from_seq, here.floors.involuntary)
     if topic.holes:
         gap_to = _past_holes(topic, gap_to)
     if gap_to == from_seq:
         return None
-    reason = _reason(topic.floors, from_seq + 1)
+    reason = _reason(here.floors, from_seq + 1)
     return LostSeqs(from_seq + 1, gap_to, reason, gap_to - from_seq, gap_to + 1, head_seq)
 
 

@@ -163,6 +163,28 @@ class RecordRow:
             found += self.cold.count_between(first_seq, last_seq)
         return found
 
+    def bytes_through(self, last_seq: int) -> int:
+        """The size of the live records up to a seq."""
+        if self._fresh:
+            self._place()
+        found = sum(self._sizes[self._first : max(last_seq + 1 - self._hot_seq, self._first)])
+        return found + (self.cold.bytes_through(last_seq) if self.cold.count else 0)
+
+    def live_after(self, seq: int) -> int:
+        """The first live seq after a seq; head + 1 when there is none."""
+        return next(self.live_seqs(seq, self.head_seq), self.head_seq + 1)
+
+    @property
+    def oldest_ms(self) -> int | None:
+        """The time of the oldest live record, or None."""
+        if not self.count:
+            return None
+        if self.cold.count:
+            return self.cold.time_of(self.cold.earliest_seq)
+        if self._fresh:
+            self._place()
+        return self._times[self._first]
+
     def has_between(self, first_seq: int, last_seq: int) -> bool:
         """Whether a range of seqs has a live record; stops at the first."""
         if self._fresh:

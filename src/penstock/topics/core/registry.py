@@ -18,10 +18,6 @@ from penstock.topics.core.router import RouterTable
 from penstock.topics.core.topic import Topic
 from penstock.topics.core.totals import Totals
 
-EXPIRE_EVERY_MS: Final = 1_000
-"""How often a full node starts to look for expired records, in every topic with a ttl."""
-EXPIRE_TOPICS: Final = 4_096
-"""How many topics it checks per write that finds no room; the next write continues."""
 _FEW: Final = 16
 """Up to this many names are inserted one by one; more are sorted in together."""
 
@@ -44,9 +40,7 @@ class Registry:
         self.on_hot: Callable[[], None] = _nothing
         self.staged_bytes = 0  # of records submitted to a log
         self.identity = 0  # of the data directory, so that epochs of another directory never match
-        self._epoch = 0
-        self._expired_ms = -EXPIRE_EVERY_MS  # when the last pass over all topics began
-        self._to_expire: list[str] = []  # topics left in this pass
+        self.is_short = False  # a write found no room: old records should leave soon
         self._names: list[str] = []  # of topics, sorted, except for recent additions
         self._added: list[str] = []
 
@@ -105,15 +99,6 @@ class Registry:
         self.totals.recount(topic)
         self.totals.classify(topic)
 
-    def next_epoch(self) -> int:
-        """An epoch that no topic of the node has had."""
-        self._epoch += 1
-        return self._epoch
-
-    def see_epoch(self, epoch: int) -> None:
-        """Never assign this epoch again."""
-        self._epoch = max(self._epoch, epoch)
-
     def check_topics(self, more: int) -> None:
         """Refuse more topics than a node may have."""
         topics_max = self.limits.topics_max
@@ -124,40 +109,22 @@ class Registry:
                 max=topics_max,
             )
 
-    def check_total(self, more_bytes: int, now_ms: int) -> None:
+    def check_total(self, more_bytes: int) -> None:
         """Refuse more bytes than a node may have, including those submitted to a log.
 
-        Expired records in a topic without readers or writers count for at most one more second;
-        with very many topics, until enough writes without room have checked all of them.
+        Records count until an entry removes them: those that are too old, about one more second
+        once a write found no room.
         """
         bytes_max = self.limits.total_bytes_max
-        if not bytes_max or self._total_bytes() + more_bytes <= bytes_max:
-            return
-        self._expire(now_ms)
-        size_bytes = self._total_bytes()
-        if size_bytes + more_bytes > bytes_max:
+        size_bytes = self.size_bytes + self.staged_bytes
+        if bytes_max and size_bytes + more_bytes > bytes_max:
+            self.is_short = True
             raise Throttled(
                 f"the node has {size_bytes} of {bytes_max} bytes, too many for {more_bytes} more: "
                 "delete records, or raise the limit",
                 limit="max_total_bytes",
                 max=bytes_max,
             )
-
-    def _total_bytes(self) -> int:
-        return self.size_bytes + self.staged_bytes
-
-    def _expire(self, now_ms: int) -> None:
-        """Expire records by age, some topics at a time, unless that was done just now."""
-        if not self._to_expire:
-            if now_ms - self._expired_ms < EXPIRE_EVERY_MS:
-                return
-            self._expired_ms = now_ms
-            self._to_expire = self.totals.aging()
-        for name in self._to_expire[-EXPIRE_TOPICS:]:
-            topic = self.topics.get(name)
-            if topic is not None:
-                topic.expire(now_ms)
-        del self._to_expire[-EXPIRE_TOPICS:]
 
 
 def partition_of(name: str, partitions: int) -> int:

@@ -300,10 +300,9 @@ def decide_step(
     full takes as much as it has room for.
     """
     copies = take_copies(router, source, now_ms, limits)
-    dest.expire(now_ms)
     if copies.upto_seq == router.source_seq:
         return RouterStep(None, more=False)
-    fits = _room(dest, copies.records)
+    fits = _room(dest, copies.records, now_ms)
     if fits < len(copies.records):
         upto_seq = copies.seqs[fits] - 1
         if upto_seq == router.source_seq:
@@ -320,9 +319,9 @@ def take_copies(router: Router, source: Topic, now_ms: int, limits: TopicLimits)
     Seqs evicted from the source too early become a hole in the destination. Records that were only
     in memory and lost by a restart are skipped silently: they were never promised.
     """
-    source.expire(now_ms)
-    passed = max(router.source_seq, source.floors.lost)
-    start = max(passed, source.floors.involuntary)
+    floors = source.at(now_ms).floors
+    passed = max(router.source_seq, floors.lost)
+    start = max(passed, floors.involuntary)
     upto = max(start, min(source.head_seq, start + STEP_RECORDS_MAX))
     copies = Copies([], [], upto, min(start - passed, HOLE_SEQS_MAX))
     wanted = router.config.filter
@@ -383,7 +382,7 @@ def _takes_one_more(meta: bytes, more_bytes: int, limits: TopicLimits) -> bool:
     return not has_member(meta, "_topics_router")
 
 
-def _room(dest: Topic, records: list[RawRecord]) -> int:
+def _room(dest: Topic, records: list[RawRecord], now_ms: int) -> int:
     """How many of these records, from the first on, fit into a destination."""
     if dest.config.discard != "reject":
         return len(records)
@@ -392,7 +391,7 @@ def _room(dest: Topic, records: list[RawRecord]) -> int:
     while low < high:
         middle = (low + high + 1) // 2
         try:
-            dest.admit(middle, totals[middle])
+            dest.admit(middle, totals[middle], now_ms)
             low = middle
         except (TopicFull, RecordTooLarge):
             high = middle - 1

@@ -77,14 +77,14 @@ class TopicSpace:
         core.check(commit, topic.head_seq)
         if rule is not None:
             rule(topic.name, commit)
-        now_ms = topic.expire(now_ms)
+        now_ms = topic.time_of(now_ms)
         data = encode(_Logged(session, commit.local_seq, commit.writes, commit.event_id))
         if len(data) > self._record_bytes_max:
             raise RecordTooLarge(
                 f"the commit has {len(data)} bytes as a record: at most {self._record_bytes_max} "
                 "are allowed"
             )
-        topic.admit(1, len(data))
+        topic.admit(1, len(data), now_ms)
         seq = topic.next_seq
         landing = core.land(commit, seq, now_ms, digest)
         batch = Batch(_RECORD % (data, encode(session)), [len(data)])

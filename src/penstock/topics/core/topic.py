@@ -2,8 +2,11 @@
 
 `decide_*` turns a command into an entry or refuses it, and changes nothing either way. `stage`
 makes later decisions count on an entry that was submitted to the log. `apply` takes durable entries
-in the order of the log, live and in replay alike. `abandon` forgets what never became durable. The
-state is a function of the applied entries and the time last seen, which never goes back.
+in the order of the log, live and in replay alike. `abandon` forgets what never became durable.
+
+The state is a function of the applied entries alone: time passes by the times in them, and records
+leave by age only when an entry is applied. Readers and decisions look at the topic `at` a time, and
+see nothing that is too old by then.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from penstock.topics.core.entries import (
 )
 from penstock.topics.core.predicate import Predicate
 from penstock.topics.core.record import RawRecord
-from penstock.topics.core.record_row import RecordRow, Slot
+from penstock.topics.core.record_row import HOT_SLOT_BYTES, RecordRow, Slot
 from penstock.topics.core.topic_state import (
     HOLES_MAX,
     Floors,
@@ -49,6 +52,15 @@ class AppendResult(NamedTuple):
     head_seq: int
     deduped: bool = False
     created: bool = False
+
+
+class LiveView(NamedTuple):
+    """A topic as of a time: records that are too old have left, whether an entry said so or not."""
+
+    floors: Floors
+    earliest_seq: int
+    count: int  # type: ignore[assignment]
+    size_bytes: int
 
 
 class Topic:
@@ -77,7 +89,8 @@ class Topic:
         self.removals = 0  # increases whenever a record may have left
         self.scattered_removals = 0  # increases when others than the oldest may have left
         self.row = RecordRow()  # the records by seq
-        self._held_ms: int | None = None  # no record expires after this while it is set
+        self._held_ms: int | None = None  # no record is too old after this while it is set
+        self._pending_ms = 0  # the time of the last staged entry
         self._pending_seqs = 0
         self._pending_count = 0
         self._pending_bytes = 0
@@ -127,18 +140,55 @@ class Topic:
         """The cursor for reading the records of a time and later."""
         return self.row.seq_before(ts_ms)
 
-    def expire(self, now_ms: int) -> int:
-        """Advance the time and expire records by age. Returns the effective time."""
+    def at(self, now_ms: int) -> LiveView:
+        """The topic as of a time. Changes nothing."""
+        row, seq = self.row, self.aged_seq(now_ms)
+        if not seq:
+            return LiveView(self.floors, row.earliest_seq, row.count, row.size_bytes)
+        return LiveView(
+            self.floors._replace(expired=seq),
+            row.live_after(seq),
+            row.count - row.count_between(row.earliest_seq, seq),
+            row.size_bytes - row.bytes_through(seq),
+        )
+
+    def aged_seq(self, now_ms: int) -> int:
+        """The last live seq that is too old at a time; 0 if there is none. Changes nothing."""
+        ttl_ms = self.config.ttl_ms
+        if not ttl_ms or not self.row.count:
+            return 0
+        if self._held_ms is not None:
+            now_ms = self._held_ms
+        return self.row.last_before(max(now_ms, self.now_ms) - ttl_ms) or 0
+
+    @property
+    def due_ms(self) -> int | None:
+        """When the oldest record is too old, or None."""
+        oldest_ms = self.row.oldest_ms if self.config.ttl_ms else None
+        return None if oldest_ms is None else oldest_ms + self.config.ttl_ms + 1
+
+    def overdue_bytes(self, now_ms: int) -> int:
+        """How much memory the records take that are too old at a time."""
+        seq = self.aged_seq(now_ms)
+        if not seq:
+            return 0
+        slots = self.row.count_between(self.row.earliest_seq, seq)
+        return self.row.bytes_through(seq) + HOT_SLOT_BYTES * slots
+
+    def pass_time(self, now_ms: int) -> None:
+        """Apply: the time is now this or later; records that are too old leave."""
         if now_ms > self.now_ms:
             self.now_ms = now_ms
         ttl_ms = self.config.ttl_ms
         if ttl_ms and self.row.count:
-            until_ms = self.now_ms if self._held_ms is None else self._held_ms
-            seq = self.row.last_before(until_ms - ttl_ms)
+            seq = self.row.last_before(self.now_ms - ttl_ms)
             if seq is not None:
                 self.floors = self.floors._replace(expired=seq)
                 self._drop_through(seq)
-        return self.now_ms
+
+    def time_of(self, now_ms: int) -> int:
+        """The time of the next entry: no earlier than that of any before it."""
+        return max(now_ms, self.now_ms, self._pending_ms)
 
     # Decisions
 
@@ -148,13 +198,13 @@ class Topic:
         """Decide a checked batch: an entry, the answer of the write it repeats, or a refusal."""
         if self.config.type == "space":
             raise IsASpace(self.name)
-        now_ms = self.expire(now_ms)
+        now_ms = self.time_of(now_ms)
         if key is not None:
             answer = self.answers.find(key, now_ms, self.config.idempotency_window_ms)
             if answer is not None:
                 first_seq, last_seq, _ = answer
                 return AppendResult(first_seq, last_seq, last_seq - first_seq + 1, last_seq, True)
-        self.admit(batch.count, batch.size_bytes)
+        self.admit(batch.count, batch.size_bytes, now_ms)
         return Appended(self.name, self.next_seq, now_ms, batch, key)
 
     def stage_append(self, batch: Batch, now_ms: int) -> Appended:
@@ -162,10 +212,14 @@ class Topic:
 
         A short cut for the common write: 0.42 of the time of `decide_append` and `stage`.
         """
-        if now_ms > self.now_ms:
-            self.now_ms = now_ms
+        if now_ms < self.now_ms:
+            now_ms = self.now_ms
+        if now_ms < self._pending_ms:
+            now_ms = self._pending_ms
+        else:
+            self._pending_ms = now_ms
         count = batch.count
-        entry = Appended(self.name, self.row.head_seq + self._pending_seqs + 1, self.now_ms, batch)
+        entry = Appended(self.name, self.row.head_seq + self._pending_seqs + 1, now_ms, batch)
         self._pending_seqs += count
         self._pending_count += count
         self._pending_bytes += batch.size_bytes
@@ -173,11 +227,11 @@ class Topic:
 
     def decide_feed(self, feed: FeedMark, batch: Batch, now_ms: int) -> Appended | None:
         """Decide a router's copies and its mark; None if they are already here."""
-        now_ms = self.expire(now_ms)
+        now_ms = self.time_of(now_ms)
         if self.has_passed(feed):
             return None
         if batch.count:
-            self.admit(batch.count, batch.size_bytes)
+            self.admit(batch.count, batch.size_bytes, now_ms)
         return Appended(self.name, self.next_seq + feed.trimmed, now_ms, batch, feed=feed)
 
     def has_passed(self, feed: FeedMark) -> bool:
@@ -189,7 +243,7 @@ class Topic:
             and known.source_seq >= feed.source_seq
         )
 
-    def admit(self, count: int, size_bytes: int) -> None:
+    def admit(self, count: int, size_bytes: int, now_ms: int) -> None:
         """Refuse records that exceed a cap with `discard: reject`."""
         config = self.config
         if config.discard == "old" or not (config.cap_records or config.cap_bytes):
@@ -199,7 +253,8 @@ class Topic:
                 f"{count} records of {size_bytes} bytes do not fit into topic {self.name!r} even "
                 "when it is empty: split the write, or raise the topic's cap"
             )
-        live, live_bytes = self.count + self._pending_count, self.size_bytes + self._pending_bytes
+        here = self.at(now_ms)
+        live, live_bytes = here.count + self._pending_count, here.size_bytes + self._pending_bytes
         if _over(config, live + count, live_bytes + size_bytes):
             raise TopicFull(
                 f"topic {self.name!r} is full: {count} records of {size_bytes} bytes do not fit, "
@@ -208,7 +263,7 @@ class Topic:
                 cap_records=config.cap_records,
                 cap_bytes=config.cap_bytes,
                 head_seq=self.head_seq,
-                earliest_seq=self.earliest_seq,
+                earliest_seq=here.earliest_seq,
             )
 
     def decide_delete(
@@ -216,26 +271,27 @@ class Topic:
     ) -> Deleted:
         """Decide a delete of the current records; later ones survive it."""
         check_selector(before_seq, match)
-        return Deleted(self.name, self.expire(now_ms), self.next_seq, before_seq, match)
+        return Deleted(self.name, self.time_of(now_ms), self.next_seq, before_seq, match)
 
     def decide_configure(self, changes: Changes, now_ms: int) -> Configured:
         """Decide a change of configuration. Nothing of the topic may be staged meanwhile."""
         check_change(self.name, self.config, changes)
-        return Configured(self.name, self.expire(now_ms), dict(changes))
+        return Configured(self.name, self.time_of(now_ms), dict(changes))
 
     # Changes
 
     def stage(self, entry: TopicEntry) -> None:
         """Count on an entry that was submitted to the log in later decisions.
 
-        Until a new configuration is applied, nothing more expires by the old one: in replay it
-        would not have expired either.
+        Until a new configuration is applied, nothing more is too old by the old one: otherwise
+        readers would miss records that the new one keeps.
         """
         if isinstance(entry, Configured):
             self._held_ms = entry.now_ms
         if not isinstance(entry, Appended):
             return
         batch = entry.batch
+        self._pending_ms = max(self._pending_ms, entry.now_ms)
         self._pending_seqs += batch.count if entry.feed is None else entry.seqs
         self._pending_count += batch.count
         self._pending_bytes += batch.size_bytes
@@ -247,7 +303,7 @@ class Topic:
     def abandon(self) -> None:
         """Return to the applied state: no staged entry became durable."""
         self._held_ms = None
-        self._pending_seqs = self._pending_count = self._pending_bytes = 0
+        self._pending_ms = self._pending_seqs = self._pending_count = self._pending_bytes = 0
         self.answers.abandon()
 
     def apply(self, entry: TopicEntry) -> AppendResult | int:
@@ -315,7 +371,7 @@ class Topic:
                 return AppendResult(0, 0, 0, self.head_seq, deduped=True)
             row = self.row
         if config.ttl_ms:
-            self.expire(entry.now_ms)
+            self.pass_time(entry.now_ms)
         elif entry.now_ms > self.now_ms:
             self.now_ms = entry.now_ms
         row.extend(batch, entry.now_ms)
@@ -369,7 +425,7 @@ class Topic:
         return self.holes[place] if place < len(self.holes) else None
 
     def _apply_deleted(self, entry: Deleted) -> int:
-        self.expire(entry.now_ms)
+        self.pass_time(entry.now_ms)
         before = self.count
         bound_seq = min(entry.bound_seq, self.head_seq + 1)
         if entry.before_seq is not None:
@@ -387,13 +443,12 @@ class Topic:
         self._held_ms = None
         logged_seq = self.logged_seq if self.config.durability == "ephemeral" else self.head_seq
         self.lose_unlogged()  # in replay: this many seqs were used before, under the old caps
-        if entry.now_ms >= self.now_ms:  # else the decision has expired records and held the rest
-            self.expire(entry.now_ms)
+        self.pass_time(entry.now_ms)
         before = self.count
         self.config = self.config.merged(entry.changes)
         self.is_simple = _is_simple(self.config)
         self.logged_seq = logged_seq
-        self.expire(entry.now_ms)
+        self.pass_time(entry.now_ms)
         self._enforce_caps()
         if self.config.cap_bytes and self.has_unlogged:
             self.is_simple = False  # the log must record what a write evicts
@@ -426,6 +481,12 @@ class Topic:
         room = config.cap_bytes - self._pending_bytes - more_bytes
         shed_seq = self.row.seq_to_shed(room) if self.size_bytes > room else None
         return 0 if shed_seq is None else min(shed_seq, upto_seq)
+
+    def begin(self, skipped_seqs: int) -> None:
+        """Apply: skip the seqs that no record in the log has, though some may have been shown."""
+        self.lose_unlogged()
+        if skipped_seqs and self.config.durability in ("memory", "disk"):
+            self.row.skip_to(self.head_seq + skipped_seqs, self.now_ms)
 
     def lose_unlogged(self, head_seq: int | None = None) -> None:
         """Continue after seqs that were reserved for records only in memory.

@@ -1,13 +1,14 @@
 """Totals of all topics of a node, maintained incrementally instead of by a scan.
 
-A topic reports every change of its records, and a queue its leases. Changes by time alone are
-computed when the totals are requested, and only where time can change something.
+A topic reports every change of its records, and a queue its leases. What is too old but has not
+left yet is counted by `overdue` when the totals are requested, only where there can be some.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 if TYPE_CHECKING:
@@ -75,6 +76,15 @@ class Counted:
         self.listed: Shelf[Topic] | None = None
         self.aging: Shelf[Topic] | None = None
         self.leased: Shelf[Queue] | None = None
+
+
+@dataclass(slots=True)
+class Overdue:
+    """How much of the totals is too old, or leased for too long."""
+
+    records: int = 0
+    size_bytes: int = 0
+    leases: int = 0
 
 
 class Totals:
@@ -149,19 +159,17 @@ class Totals:
         if config.ttl_ms:
             topic.counted.aging = self._aging.add(topic.name, topic)
 
-    def aging(self) -> list[str]:
-        """The names of topics whose records leave by age."""
-        return [topic.name for part in self._aging.parts() for topic in part]
-
-    def pass_time(self, now_ms: int) -> Iterator[None]:
-        """Advance the time wherever it can change a total, one topic per step."""
+    def overdue(self, now_ms: int, found: Overdue) -> Iterator[None]:
+        """Count what the totals contain and readers no longer see, one topic per step."""
         for topics in self._aging.parts():
             for topic in topics:
-                topic.expire(now_ms)
+                live = topic.at(now_ms)
+                found.records += topic.count - live.count
+                found.size_bytes += topic.size_bytes - live.size_bytes
                 yield
         for queues in self._leased.parts():
             for queue in queues:
-                queue.sweep(now_ms)
+                found.leases += queue.in_flight - queue.counts(now_ms).in_flight
                 yield
 
     def _unclassify(self, topic: Topic) -> None:

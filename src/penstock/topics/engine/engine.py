@@ -49,6 +49,7 @@ from penstock.topics.core.topic import AppendResult, Topic, check_selector
 from penstock.topics.engine.admission import Admission
 from penstock.topics.engine.forwarder import Forwarder, RouterCommands
 from penstock.topics.engine.options import EngineOptions
+from penstock.topics.engine.passing import Passing
 from penstock.topics.engine.queues import QueueCommands
 from penstock.topics.engine.spaces import SpaceCommands
 from penstock.topics.engine.turns import Recency, Turns
@@ -68,6 +69,8 @@ from penstock.topics.persist.recovery import Recovery, close_clean
 from penstock.topics.persist.snapshotter import Snapshotter
 from penstock.topics.persist.spill import HotLimit
 
+NOTICE_MS: Final = 10_000
+"""A topic that was read or claimed from this recently has readers."""
 _LOGGER: Final = logging.getLogger("penstock.topics")
 
 
@@ -115,7 +118,7 @@ class Engine:
             [
                 PartitionWriter(
                     number,
-                    Partition(self.registry),
+                    Partition(self.registry, number=number, partitions=count),
                     self.journal,
                     loop=loop,
                     audience=audience,
@@ -143,6 +146,9 @@ class Engine:
             waited_ns=self._run_queue.waited_ns,
         )
         self.forwarder = Forwarder(self.registry, self.writers, self.turns.mark, self.clock)
+        self.passing = Passing(
+            self.writers, self.registry, self._is_noticed, clock=self.clock, loop=loop
+        )
         self._set_up_files()
         self.queues = QueueCommands(
             self.writers,
@@ -189,6 +195,7 @@ class Engine:
                 seal=replace(options.seal, node_bytes_max=options.hot_bytes_max // (2 * count)),
                 log_bytes_min=options.compact_bytes_min,
                 clock=self.clock,
+                member=options.member,
             )
         cache_bytes = options.cold_cache_bytes
         self.cold = ColdCache(
@@ -205,6 +212,8 @@ class Engine:
             snapshots=self.snapshots,
             cold=self.cold_files,
             hot=self.hot,
+            clock=self.clock,
+            member=options.member,
         )
 
     # Start and stop
@@ -218,17 +227,18 @@ class Engine:
         """Replay the log in slices, so that the loop can answer meanwhile; then serve."""
         self.journal.reads.start()
         await self.recovery.run()
-        self.clock.go_on_from(max((topic.now_ms for topic in self._topics.values()), default=0))
+        self.clock.go_on_from(max(writer.partition.now_ms for writer in self.writers))
         self.journal.start()
         for name in self._topics:
             self.writers.created(name)
         recovery = self.recovery
-        await recovery.settle(self._boot_id)
+        await recovery.begin(self._boot_id)
         if self.snapshotter is not None:
             self.snapshotter.start(recovery.indexes, recovery.sizes, recovery.log_bytes)
             if recovery.damaged_snapshots:
                 self.snapshotter.start_again()
         self.ready = True
+        self.passing.start()
         self.turns.start()
         for name in self.registry.topics:
             if self.registry.routers.fed_by(name):
@@ -237,6 +247,7 @@ class Engine:
     async def close(self) -> None:
         """Run routers to the end, write what is only in memory, close the log."""
         self.closing = True
+        self.passing.stop()
         self.turns.stop()
         if self.ready:
             try:
@@ -358,7 +369,7 @@ class Engine:
             self.admission.check(writer, disable=write.disable_backpressure)
             decided.append(writer.partition.decide_write(name, write, now_ms))
             new_bytes += write.batch.size_bytes if isinstance(decided[-1], DecidedChange) else 0
-        self.registry.check_total(new_bytes, now_ms)
+        self.registry.check_total(new_bytes)
         changes = [each for each in decided if isinstance(each, DecidedChange)]
         change = DecidedChange(
             tuple(entry for each in changes for entry in each.entries),
@@ -402,9 +413,8 @@ class Engine:
             name, self.clock.now_ms(), before_seq=before_seq, match=match
         )
         answers = await writer.commit(change, sync=topic.config.durability == "fsync")
-        return Deletion(
-            answers[0], topic.earliest_seq, topic.head_seq, topic.count, topic.size_bytes
-        )
+        live = topic.at(self.clock.now_ms())
+        return Deletion(answers[0], live.earliest_seq, topic.head_seq, live.count, live.size_bytes)
 
     async def diff(self, name: str, request: ReadRequest) -> DiffPage:
         """One page after a cursor; waits on request while there is nothing to report."""
@@ -444,8 +454,6 @@ class Engine:
         if diff.found.records:
             topic.out_records += len(diff.found.records)
             topic.last_out_ms = now_ms
-        if topic.config.ttl_ms:
-            self.registry.recount(topic)
         return diff
 
     # Snapshots
@@ -483,6 +491,14 @@ class Engine:
 
     def _mark(self, name: str) -> None:
         self.turns.mark(name)
+
+    def _is_noticed(self, name: str) -> bool:
+        """Whether a topic has readers, workers or routers, now or a short while ago."""
+        read_ms = self.recency.last_ms(name)
+        if read_ms is not None and self.clock.now_ms() - read_ms < NOTICE_MS:
+            return True
+        routers = self.registry.routers
+        return self.watchers.has(name) or bool(routers.fed_by(name) or routers.feeders_of(name))
 
     def _is_deferring(self) -> bool:
         return self.turns.rung.deferring

@@ -21,7 +21,8 @@ class EngineOptions:
     `compact_bytes_min` and larger than they are; four times as large while the loop is busy.
     `cold_dir` is in the data directory by default. `identity` is added to the epochs shown to
     readers where no data directory provides one. `hot_bytes_max` is how many bytes of records
-    memory holds, over all topics; 0: all of them.
+    memory holds, over all topics; 0: all of them. `member` is the id of this node in its cluster; 0
+    for a node alone.
     """
 
     partitions: int = 2
@@ -35,4 +36,5 @@ class EngineOptions:
     compact_bytes_min: int = 64 * MIB
     cold_cache_bytes: int = 128 * MIB
     identity: int = 0
+    member: int = 0
     hot_bytes_max: int = 256 * MIB

@@ -259,7 +259,8 @@ class QueueCommands:
         queue = await self._queue(topic.name)
         if sent and queue.topic is topic:  # else it was recreated meanwhile
             writer = self._writers.of(topic.name)
-            dead = [seq for seq in entry.dead[: len(sent)] if queue.lease_of(seq) is None]
+            now_ms = self._clock.now_ms()
+            dead = [seq for seq in entry.dead[: len(sent)] if queue.lease_of(seq, now_ms) is None]
             ended = replace(entry, leases=(), dead=tuple(dead))
             await writer.commit(writer.partition.change_of(ended), sync=True)
         return bool(sent)

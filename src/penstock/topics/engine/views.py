@@ -80,8 +80,7 @@ def list_topics(
 
 def _topic_view(engine: Engine, topic: Topic, *, touch: bool) -> TopicView:
     name, now_ms = topic.name, engine.clock.now_ms()
-    topic.expire(now_ms)
-    engine.registry.recount(topic)
+    live = topic.at(now_ms)
     if touch:
         engine.recency.touch(name)
     queue = engine.writer(name).partition.queues.get(name)
@@ -89,10 +88,10 @@ def _topic_view(engine: Engine, topic: Topic, *, touch: bool) -> TopicView:
         name,
         topic.config,
         topic.head_seq,
-        topic.earliest_seq,
+        live.earliest_seq,
         topic.head_seq + 1,
-        topic.count,
-        topic.size_bytes,
+        live.count,
+        live.size_bytes,
         topic.told_epoch,
         engine.recency.priority(name),
         topic.last_write_ms,

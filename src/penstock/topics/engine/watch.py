@@ -78,7 +78,7 @@ class Watchers:
         self.slow = 0  # connections that do not read what they were sent
         self._created: dict[Listener, None] = {}
         self._pages: dict[tuple[int, int | None, PageShape], SharedPage] = {}
-        self._pages_of: tuple[Topic, int, int, int, TopicConfig] | None = None
+        self._pages_of: tuple[Topic, int, int, int, int, TopicConfig] | None = None
         self.cold: ColdCache | None = None
         self.mark: Callable[[str], None] = self.wake
 
@@ -164,8 +164,8 @@ class Watchers:
 
         A failed read from disk is raised once to each waiter.
         """
-        topic.expire(now_ms)
-        state = (topic, topic.head_seq, topic.removals, topic.count, topic.config)
+        aged_seq = topic.aged_seq(now_ms)
+        state = (topic, topic.head_seq, topic.removals, topic.count, aged_seq, topic.config)
         if self._pages_of != state:
             self._pages_of = state
             self._pages.clear()
@@ -176,7 +176,7 @@ class Watchers:
             try:
                 diff = self._read(topic, request, now_ms)
             except NotLoaded as missing:
-                return self._wait(topic, from_seq, epoch, missing.block)
+                return self._wait(topic, from_seq, epoch, missing.block, now_ms)
             page = SharedPage(diff, encode_records(diff, shape))
             self._pages[key] = page
         return page
@@ -194,7 +194,9 @@ class Watchers:
                 raise
             return diff
 
-    def _wait(self, topic: Topic, from_seq: int, epoch: int | None, block: ColdBlock) -> SharedPage:
+    def _wait(
+        self, topic: Topic, from_seq: int, epoch: int | None, block: ColdBlock, now_ms: int
+    ) -> SharedPage:
         """Load a block, and give the topic a turn when it is loaded."""
         assert self.cold is not None, "a node with cold records has a cache for them"
         error = self.cold.failure(block)
@@ -204,7 +206,13 @@ class Watchers:
         self.cold.soon(block, mark, failed=mark)
         epoch = topic.told_epoch if epoch is None else epoch
         diff = DiffPage(
-            Found((), (), ()), from_seq, topic.head_seq, topic.earliest_seq, None, epoch, 0
+            Found((), (), ()),
+            from_seq,
+            topic.head_seq,
+            topic.at(now_ms).earliest_seq,
+            None,
+            epoch,
+            0,
         )
         return SharedPage(diff, b"", waits=True)
 

@@ -21,7 +21,7 @@ from penstock.log.journal import LocalJournal
 from penstock.log.reads import resolve
 from penstock.topics.core.batch import Batch
 from penstock.topics.core.codec import encode_entries
-from penstock.topics.core.entries import Appended, SpaceCommitted
+from penstock.topics.core.entries import Appended, Began, Passed, SpaceCommitted
 from penstock.topics.core.partition import DecidedChange, Entry, Partition
 from penstock.topics.core.registry import partition_of
 from penstock.topics.core.router import RouterEntry
@@ -89,7 +89,7 @@ class PartitionWriter:
     ) -> None:
         self.number = number
         self.partition = partition
-        self.index = 0  # the last log index committed here
+        self.applied_index = 0  # of the log: its entries up to here are in the partition's state
         self.waiting_bytes = 0  # staged, submitted to the log, or behind an exclusive command
         self._staged_bytes = 0  # of these, not yet submitted; estimated on arrival
         self._backlog = journal.backlog
@@ -109,6 +109,7 @@ class PartitionWriter:
         self._sync = False
         self._scheduled = False
         self._flying: deque[Waiting] = deque()  # entries submitted to the log, oldest first
+        self._flying_indexes: deque[int] = deque()  # of these, in the log
         self._refused: Callable[[], None] | None = None  # fails the last of these, if refused
         self._committing = False  # consequences of an answer run after the current commits
         self._failed: Exception | None = None  # until nothing is in flight
@@ -329,10 +330,12 @@ class PartitionWriter:
             payload = encode_entries(entries)
             size_bytes = len(payload)
             self._count(size_bytes)
-            self._journal.append(
+            index = self._journal.append(
                 self.number, payload, partial(self._on_written, size_bytes), sync=sync
             )
+            self._flying_indexes.append(index)
         except Exception as error:
+            self._flying_indexes.append(0)
             self._refused = partial(self._written, size_bytes, error)
             self._tell_refused()
 
@@ -376,7 +379,7 @@ class PartitionWriter:
     def _written(self, size_bytes: int, error: Exception | None) -> None:
         """Commit or fail the oldest entry in flight."""
         self._count(-size_bytes)
-        waiting = self._flying.popleft()
+        waiting, index = self._flying.popleft(), self._flying_indexes.popleft()
         if error is not None and self._failed is None:
             self._journal.failed(self.number, error)  # failures that follow from it are not counted
             self._failed = error
@@ -385,7 +388,7 @@ class PartitionWriter:
         if self._failed is not None:
             self._fail(waiting)
         else:
-            self.index += 1
+            self.applied_index = index
             self._backlog.finished += size_bytes
             self._commit_all(waiting)
             registry = self.partition.registry
@@ -420,6 +423,7 @@ class PartitionWriter:
         self.refusal = self.executor.failure()
         self.is_held = True  # so that every command calls `check` first
         flying, self._flying = self._flying, deque()
+        self._flying_indexes.clear()
         unknown = Unknown(f"this may be durable or not: {self.refusal}")
         for waiting in flying:
             for _, done in waiting:
@@ -494,7 +498,7 @@ def _topics_of(staged: Iterable[Waiting]) -> set[str]:
         for change, _ in waiting
         for entry in (change.entries if isinstance(change, DecidedChange) else (change,))
     )
-    return {entry.topic for entry in entries if not isinstance(entry, RouterEntry)}
+    return {entry.topic for entry in entries if not isinstance(entry, RouterEntry | Passed | Began)}
 
 
 class Writers:

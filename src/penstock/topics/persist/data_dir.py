@@ -39,7 +39,7 @@ OWNER_FILE: Final = "owner"
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _MAKING: Final = ".making"
 _SNAPSHOT: Final = re.compile(r"(\d{5})-(\d{20})\.snapshot")
-_SEGMENT: Final = re.compile(r"(\d{5})-(\d{20})-(\d+)-(\d+)\.segment")
+_SEGMENT: Final = re.compile(r"(\d{5})-(\d{20})-(\d+)-(\d+)(-[0-9a-f]{16})?\.segment")
 _T = TypeVar("_T")
 
 
@@ -271,12 +271,14 @@ def segment_partition(name: str) -> int:
     return int(number) if number.isdecimal() else 0
 
 
-def segment_name(partition: int, index: int, now_ms: int, number: int) -> str:
+def segment_name(partition: int, index: int, now_ms: int, number: int, *, member: int = 0) -> str:
     """The name of a segment, from the first snapshot that names it and its time.
 
-    A second attempt at the same snapshot writes other files and never overwrites one in use.
+    A second attempt at the same snapshot writes other files and never overwrites one in use. In a
+    cluster it carries the id of the member that made it: others make segments of the same index.
     """
-    return f"{partition:05d}-{index:020d}-{now_ms}-{number}.segment"
+    made_by = f"-{member:016x}" if member else ""
+    return f"{partition:05d}-{index:020d}-{now_ms}-{number}{made_by}.segment"
 
 
 class Boot(msgspec.Struct, frozen=True):

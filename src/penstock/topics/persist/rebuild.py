@@ -72,7 +72,7 @@ class Rebuilding:
 
     def make(self, name: str, config: TopicConfig, now_ms: int, epoch: int = 0) -> Topic:
         """Create a topic whose creation, and with it its configuration, is lost."""
-        epoch = epoch or self.partition.registry.next_epoch()
+        epoch = epoch or self.partition.epoch + 1
         self.partition.apply(Created(name, now_ms, epoch, config))
         self.notes.append(f"{name}: its configuration cannot be read; it has that of a new topic")
         return self.partition.topics[name]

@@ -1,8 +1,9 @@
 """Startup recovery of a node, and its clean shutdown.
 
-Each partition loads its newest whole snapshot, then replays the log after it. After a crash of the
-machine, assigned seqs may have lost their records: they are skipped, so that none is assigned
-again.
+Each partition loads its newest whole snapshot, then replays the log after it, as far as that is
+committed. The first entry of a start, `Began`, ends what the last run had only in memory. After a
+crash of the machine, assigned seqs may have lost their records: they are skipped, so that none is
+assigned again.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from penstock.kernel.clock import Clock
 from penstock.kernel.errors import Corrupt, Rejected
 from penstock.log.executor import WorkKind
 from penstock.log.journal import LocalJournal
 from penstock.log.store import Bounds
 from penstock.topics.core.codec import decode_entries
-from penstock.topics.core.entries import Advanced, Skipped
+from penstock.topics.core.entries import Advanced, Began
 from penstock.topics.core.partition import DecidedChange, Entry
 from penstock.topics.core.registry import Registry
 from penstock.topics.engine.writers import UNSYNCED_SEQS_MAX, PartitionWriter
@@ -64,6 +66,8 @@ class Recovery:
         snapshots: SnapshotFiles | None = None,
         cold: ColdFiles | None = None,
         hot: HotLimit | None = None,
+        clock: Clock,
+        member: int = 0,
     ) -> None:
         self._journal = journal
         self._writers = writers
@@ -72,6 +76,8 @@ class Recovery:
         self._snapshots = snapshots
         self._cold = cold
         self._hot = hot
+        self._clock = clock
+        self._member = member
         self._total = 0
         self._done = 0
         self.indexes: dict[int, int] = {}  # the snapshot that each partition started from
@@ -115,8 +121,6 @@ class Recovery:
         finally:
             if was_enabled:
                 gc.enable()
-        for topic in self._registry.topics.values():
-            topic.lose_unlogged()
         await self._sweep()
         self._done = self._total
 
@@ -144,43 +148,30 @@ class Recovery:
             self._total -= max(found.index - bounds.boundary_index, 0)
         return bounds, found
 
-    async def settle(self, boot_id: str | None) -> None:
-        """After a crash of the machine, skip seqs that may have been assigned and lost.
-
-        Logged leases that no longer need to survive are ended.
-        """
-        for writer in self._writers:
-            for queue in writer.partition.queues.values():
-                if not queue.topic.config.leases_durable:
-                    queue.forget_leases()
-        if self._directory is None:
-            return
+    async def begin(self, boot_id: str | None) -> None:
+        """Write the first entry of this start to every partition, with one sync for all."""
         boot_id = boot_id or this_boot_id()
-        last = self._boot
-        is_new = last is None and not self._registry.topics
-        has_lost = last is None or not (
-            last.clean or (boot_id is not None and last.boot_id == boot_id)
-        )
-        if has_lost and not is_new:
-            await self._skip()
-        indexes = last.indexes if last is not None else []
-        write_boot(self._directory, Boot(boot_id, clean=False, indexes=indexes))
+        skipped_seqs = UNSYNCED_SEQS_MAX if self._has_crashed(boot_id) else 0
+        if skipped_seqs:
+            text = "the machine crashed: topics that do not wait for syncs skip %d seqs"
+            _LOGGER.warning(text, skipped_seqs)
+        serving = [writer for writer in self._writers if not writer.is_out_of_service]
+        await asyncio.gather(*(self._begin(writer, skipped_seqs) for writer in serving))
+        if self._directory is not None:
+            indexes = self._boot.indexes if self._boot is not None else []
+            write_boot(self._directory, Boot(boot_id, clean=False, indexes=indexes))
 
-    async def _skip(self) -> None:
-        for writer in self._writers:
-            entries: tuple[Entry, ...] = tuple(
-                Skipped(name, topic.head_seq + UNSYNCED_SEQS_MAX)
-                for name, topic in writer.partition.topics.items()
-                if topic.config.durability in ("memory", "disk")
-            )
-            if entries:
-                _LOGGER.warning(
-                    "the machine crashed: %d topics of partition %d skip %d seqs",
-                    len(entries),
-                    writer.number,
-                    UNSYNCED_SEQS_MAX,
-                )
-                await writer.commit(DecidedChange(entries, entries), sync=True)
+    async def _begin(self, writer: PartitionWriter, skipped_seqs: int) -> None:
+        term, now_ms = self._journal.term(writer.number), self._clock.now_ms()
+        entries = (Began(term, self._member, now_ms, skipped_seqs),)
+        await writer.commit(DecidedChange(entries, entries), sync=True)
+
+    def _has_crashed(self, boot_id: str | None) -> bool:
+        """Whether the machine may have stopped before everything acknowledged was synced."""
+        last = self._boot
+        if self._directory is None or (last is None and not self._registry.topics):
+            return False
+        return last is None or not (last.clean or (boot_id is not None and last.boot_id == boot_id))
 
     def _check_directory(self) -> None:
         """Refuse a directory that was created for another store or number of partitions."""
@@ -247,7 +238,7 @@ class Recovery:
         while await writer.run(WorkKind.MAINTENANCE, partial(next, slices, False)):
             if self._hot is not None and self._is_over_hot_limit:
                 await self._hot.enforce()
-        writer.index = bounds.last_index
+        writer.applied_index = self._journal.committed(writer.number)
         writer.executor.restored()
 
     def _slices(
@@ -276,7 +267,8 @@ class Recovery:
                     yield
         before = self._done
         replay = writer.partition.apply_all
-        for entry in self._journal.entries(writer.number, index + 1):
+        last_index = self._journal.committed(writer.number)
+        for entry in self._journal.entries(writer.number, index + 1, last_index):
             replay(decode_entries(entry.payload))
             self.log_bytes += len(entry.payload)
             self._done = before + entry.index - index

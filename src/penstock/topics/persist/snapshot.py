@@ -133,9 +133,14 @@ class KeptRouter(Struct, frozen=True, array_like=True, tag="U"):
 
 
 class KeptEpoch(Struct, frozen=True, array_like=True, tag="N"):
-    """The last epoch assigned to a topic."""
+    """The last epoch assigned to a topic, the latest time of an entry, and the last term.
+
+    A snapshot of an earlier version has no time: that of its topics counts.
+    """
 
     epoch: int
+    now_ms: int = 0
+    term: int = 0
 
 
 Kept = (
@@ -265,7 +270,8 @@ class Restoring:
                 case KeptRouter():
                     self._partition.routers.restore(entry.router)
                 case KeptEpoch():
-                    self._partition.adopt(entry.epoch)
+                    self._partition.adopt(entry.epoch, entry.now_ms)
+                    self._partition.term = entry.term
 
     def _begin(self, entry: KeptTopic) -> None:
         topic = Topic(entry.topic, entry.config, epoch=entry.epoch, now_ms=entry.now_ms)
@@ -334,7 +340,7 @@ class Restoring:
         topic.answers = KeyedAnswers(self._answers)
         topic.row.settle()
         queue = None if self._queue is None else Queue.restored(topic, self._queue)
-        self._partition.adopt(topic.epoch, topic, queue, self._space)
+        self._partition.adopt(topic.epoch, topic.now_ms, topic, queue, self._space)
         self._topic = None
 
     def _here(self) -> Topic:
@@ -345,7 +351,7 @@ class Restoring:
 
 def _framed(partition: Partition, files: set[str]) -> Iterator[list[Kept]]:
     """The entries of a partition: small ones of many topics in one frame, large ones alone."""
-    here: list[Kept] = [KeptEpoch(partition.epoch)]
+    here: list[Kept] = [KeptEpoch(partition.epoch, partition.now_ms, partition.term)]
     weight = 0
     for entry in chain(_topics(partition, files), _routers(partition)):
         here.append(entry)

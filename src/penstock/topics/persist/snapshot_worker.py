@@ -64,6 +64,7 @@ class SnapshotJob(Struct, frozen=True):
     cold: str | None
     seal: SealOptions | None
     now_ms: int
+    member: int = 0
 
 
 class Sealed(Struct, frozen=True):
@@ -150,7 +151,9 @@ def seal(partition: Partition, job: SnapshotJob, sealed: list[Sealed]) -> None:
         share_bytes = share_of_each(topics, job.seal.node_bytes_max)
     for topic in partition.topics.values():
         for runs in list(segments_to_seal(topic, job.seal, job.now_ms, share_bytes)):
-            name = segment_name(job.partition, job.index, job.now_ms, len(sealed))
+            name = segment_name(
+                job.partition, job.index, job.now_ms, len(sealed), member=job.member
+            )
             blocks = files.write(name, SegmentHead(job.partition, topic.name, topic.epoch), runs)
             topic.row.seal(blocks)
             places = [

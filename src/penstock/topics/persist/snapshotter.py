@@ -103,7 +103,9 @@ class Snapshotter:
         seal: SealOptions | None,
         log_bytes_min: int,
         clock: Clock,
+        member: int = 0,
     ) -> None:
+        """`member` is the id of this node in its cluster; 0 for a node alone."""
         self._journal = journal
         self._store: LogStore = journal.store
         self._writers = writers
@@ -113,6 +115,7 @@ class Snapshotter:
         self._seal = seal
         self._log_bytes_min = log_bytes_min
         self._clock = clock
+        self._member = member
         self._loop = asyncio.get_running_loop()
         self.lock = asyncio.Lock()  # held while files are created, or must not change
         self._timer: asyncio.TimerHandle | None = None
@@ -192,14 +195,14 @@ class Snapshotter:
     async def backup(self, dest: Path, on_progress: OnProgress = silent) -> BackupList:
         """Copy what is committed now; no snapshot is made or removed meanwhile.
 
-        The ends of all logs are taken in one iteration of the loop: everything a router has copied
-        is also in its source, where it was committed before.
+        The applied indexes of all partitions are taken in one iteration of the loop: everything a
+        router has copied is also in its source, where it was committed before.
         """
         async with self.lock:
             self._ending.clear()
             for writer in self._writers:
                 writer.check()  # a copy without this partition could not be restored
-            pins = [self._pin(writer.number) for writer in self._writers]
+            pins = [self._pin(writer) for writer in self._writers]
 
             def progress(what: str, done: int, total: int) -> None:
                 if self._ending.is_set():
@@ -222,10 +225,12 @@ class Snapshotter:
             finally:
                 self._copying = None
 
-    def _pin(self, number: int) -> Pin:
+    def _pin(self, writer: PartitionWriter) -> Pin:
+        """What a backup copies of a partition: nothing that is not applied."""
+        number = writer.number
         index = self._indexes.get(number, 0)
         found = (each for each in self._snapshots.found(number) if each.index == index)
-        return Pin(number, next(found, None), self._store.bounds(number).last_index)
+        return Pin(number, next(found, None), writer.applied_index)
 
     def stop(self) -> None:
         """Start no more snapshots, and cancel the current one."""
@@ -297,7 +302,7 @@ class Snapshotter:
 
     def _job(self, writer: PartitionWriter) -> SnapshotJob | None:
         number = writer.number
-        index = self._store.bounds(number).last_index
+        index = writer.applied_index  # the log may go on after it, with what is not committed
         previous = self._indexes.get(number, 0)
         if index <= previous:
             return None
@@ -312,6 +317,7 @@ class Snapshotter:
             str(self._cold.path),
             self._seal,
             self._clock.now_ms(),
+            self._member,
         )
 
     async def _take(self, manifest: Manifest) -> None:

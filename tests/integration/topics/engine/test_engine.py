@@ -331,7 +331,6 @@ def test_whoever_reads_a_destination_while_the_log_fails_lets_others_go_on() -> 
             await asyncio.sleep(0)
             slow.undo()
             answers[2](DiskFull("no space is left"))
-            engine.writer("a").index -= 1  # the log never had the first one
             with pytest.raises(LogFailed):
                 await tasks[1]
             await asyncio.wait_for(asyncio.gather(tasks[0], reading, return_exceptions=True), 20)
@@ -463,7 +462,7 @@ def test_a_job_that_someone_got_while_its_letter_travelled_stays_with_its_holder
     asyncio.run(main())
 
 
-def test_a_list_of_topics_makes_room_for_what_it_shows_as_gone() -> None:
+def test_a_list_of_topics_shows_as_gone_what_is_too_old_and_changes_nothing() -> None:
     async def main() -> None:
         clock = ManualClock()
         engine = Engine(GatedStore(), EngineOptions(), clock=clock)  # type: ignore[arg-type]
@@ -472,7 +471,7 @@ def test_a_list_of_topics_makes_room_for_what_it_shows_as_gone() -> None:
         await write(engine, "t", 1, 2)
         clock.advance(11)
         assert [view.size_bytes for view in list_topics(engine, "", None, 9)[0]] == [0]
-        assert engine.registry.size_bytes == 0
+        assert engine.registry.size_bytes == 2
         await engine.close()
 
     asyncio.run(main())

@@ -157,7 +157,6 @@ class PartitionMachine(RuleBasedStateMachine):
     @rule()
     def restart_from_a_snapshot(self) -> None:
         self.commit_everything()
-        self.partition.queue("q").sweep(self.clock.now_ms())
         self.partition = Partition.restored(self.partition.state())
 
     @invariant()
@@ -198,11 +197,6 @@ class PartitionMachine(RuleBasedStateMachine):
 
     def replay_agrees(self) -> None:
         again = self.replayed()
-        now_ms = self.clock.now_ms()
-        for partition in (again, self.partition):
-            for topic in partition.topics.values():
-                topic.expire(now_ms)
-            partition.queue("q").sweep(now_ms)
         assert again.state() == self.partition.state()
         assert again.registry.size_bytes == self.partition.registry.size_bytes
 

@@ -52,8 +52,7 @@ class QueueMachine(RuleBasedStateMachine):
         records = [make_record(b"%d" % (len(self.where) + 1 + number)) for number in range(count)]
         entry = self.queue.topic.decide_append(Batch.of(records), self.clock.now_ms())
         assert isinstance(entry, Appended)
-        self.queue.topic.apply(entry)
-        self.log.append(entry)
+        self.change(entry)
         for _ in range(count):
             self.where[len(self.where) + 1] = ("waiting",)
         cap = self.config.cap_records
@@ -137,8 +136,7 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(before_seq=st.integers(0, 12))
     def delete(self, before_seq: int) -> None:
         entry = self.queue.topic.decide_delete(self.clock.now_ms(), before_seq=before_seq)
-        self.queue.topic.apply(entry)
-        self.log.append(entry)
+        self.change(entry)
         self.leave(range(1, before_seq))
 
     @rule(ms=st.sampled_from([1, 5, 15, 20]))
@@ -153,13 +151,13 @@ class QueueMachine(RuleBasedStateMachine):
                 again.apply(entry)
             else:
                 again.topic.apply(entry)
+                again.forget_gone()
         assert again.counts(self.clock.now_ms()) == self.queue.counts(self.clock.now_ms())
         assert again.state() == self.queue.state()
         assert again.topic.state() == self.queue.topic.state()
 
     @rule()
     def restart_from_a_snapshot(self) -> None:
-        self.queue.sweep(self.clock.now_ms())
         topic = Topic.restored(self.queue.topic.state())
         self.queue = Queue.restored(topic, self.queue.state())
 
@@ -170,6 +168,7 @@ class QueueMachine(RuleBasedStateMachine):
         for entry in self.log:
             if isinstance(entry, TopicEntry):
                 again.topic.apply(entry)
+                again.forget_gone()
                 continue
             again.topic.config = self.config.merged({"leases_durable": False})
             logged = again.to_log(entry)
@@ -193,6 +192,11 @@ class QueueMachine(RuleBasedStateMachine):
         assert live == [seq for seq, place in self.where.items() if place[0] not in GONE]
 
     # The model
+
+    def change(self, entry: TopicEntry) -> None:
+        self.queue.topic.apply(entry)
+        self.queue.forget_gone()
+        self.log.append(entry)
 
     def apply(self, entry: QueueEntry) -> None:
         self.queue.apply(entry)

@@ -79,7 +79,8 @@ class StagingMachine(RuleBasedStateMachine):
         request = ClaimRequest(node, jobs_max, LEASE_MS)
         claimed = self.queue.decide_claim([request], self.clock.now_ms(), self.tokens)
         self.tokens += 100
-        held = {seq for seq in range(1, 60) if self.queue.lease_of(seq) is not None}
+        now_ms = self.clock.now_ms()
+        held = {seq for seq in range(1, 60) if self.queue.lease_of(seq, now_ms) is not None}
         assert held.isdisjoint(lease.seq for lease in claimed.leases)
         self.stage(claimed)
         for lease in claimed.leases:
@@ -118,8 +119,9 @@ class StagingMachine(RuleBasedStateMachine):
                 finished = entry.dead if isinstance(entry, JobsClaimed) else finished
                 assert all(self.queue.topic.get(seq) is None for seq in finished)
             else:
-                self.queue.topic.apply(entry)
-                self.committed.topic.apply(entry)
+                for queue in (self.queue, self.committed):
+                    queue.topic.apply(entry)
+                    queue.forget_gone()
 
     @rule()
     def commit_everything(self) -> None:
@@ -139,10 +141,18 @@ class StagingMachine(RuleBasedStateMachine):
         ready, in_flight, _ = queue.counts(now_ms)
         claimed = queue.decide_claim([ClaimRequest("c", 1_000)], now_ms, 0)
         waiting = [*claimed.dead, *(lease.seq for lease in claimed.leases)]
-        assert len(set(waiting)) == len(waiting) == ready
-        leased = {seq for seq in range(1, 100) if queue.lease_of(seq) is not None}
-        assert len(leased) == in_flight
+        assert len(set(waiting)) == len(waiting)
+        leased = {seq for seq in range(1, 100) if queue.lease_of(seq, now_ms) is not None}
         assert leased.isdisjoint(waiting)
+        if not self.staged:
+            assert (len(waiting), len(leased)) == (ready, in_flight)
+
+    @invariant()
+    def what_is_staged_does_not_show(self) -> None:
+        now_ms = self.clock.now_ms()
+        assert self.queue.counts(now_ms) == self.committed.counts(now_ms)
+        assert self.queue.state() == self.committed.state()
+        assert self.queue.topic.state() == self.committed.topic.state()
 
     # Aids
 

@@ -15,12 +15,13 @@ from penstock.kernel.errors import PenstockError
 from penstock.testing import ManualClock
 from penstock.topics.core.batch import Batch, WriteRequest
 from penstock.topics.core.codec import decode_entries, encode_entries
+from penstock.topics.core.entries import Passed
 from penstock.topics.core.leases import ClaimRequest, Settle
 from penstock.topics.core.partition import DecidedChange, Partition
 from penstock.topics.core.predicate import Predicate
 from penstock.topics.core.record import make_record
 from penstock.topics.core.registry import Registry
-from penstock.topics.core.totals import Shelves
+from penstock.topics.core.totals import Overdue, Shelves
 
 NAMES = st.sampled_from(["a", "b", "q", "r"])
 CONFIGS = st.fixed_dictionaries(
@@ -104,10 +105,17 @@ class TotalsMachine(RuleBasedStateMachine):
 
     @rule(name=NAMES)
     def look(self, name: str) -> None:
-        """Any reader lets time pass in a topic."""
+        """No reader changes anything."""
         topic = self.partition.topics.get(name)
         if topic is not None:
-            topic.expire(self.clock.now_ms())
+            before = self.partition.state()
+            topic.at(self.clock.now_ms())
+            assert self.partition.state() == before
+
+    @rule()
+    def time_passes(self) -> None:
+        self.finish(DecidedChange(*[(Passed(self.clock.now_ms()),)] * 2), True)
+        assert not list(self.partition.overdue(self.clock.now_ms()))
 
     @rule(name=NAMES)
     def forget_leases(self, name: str) -> None:
@@ -132,7 +140,7 @@ class TotalsMachine(RuleBasedStateMachine):
         adopted = Partition(Registry())
         for name, topic in restored.topics.items():
             restored.registry.totals.remove(topic)
-            adopted.adopt(restored.epoch, topic, restored.queues.get(name))
+            adopted.adopt(restored.epoch, restored.now_ms, topic, restored.queues.get(name))
         assert_same(adopted, again)
         self.partition = again
 
@@ -140,13 +148,10 @@ class TotalsMachine(RuleBasedStateMachine):
     def totals_are_what_a_walk_adds_up_to(self) -> None:
         now_ms = self.clock.now_ms()
         totals = self.partition.registry.totals
-        for _ in totals.pass_time(now_ms):
+        overdue = Overdue()
+        for _ in totals.overdue(now_ms, overdue):
             pass
-        found = told(self.partition)
-        for topic in self.partition.topics.values():
-            topic.expire(now_ms)
-        walked = walk(self.partition, now_ms)
-        assert found == walked
+        assert told(self.partition, overdue) == walk(self.partition, now_ms)
         listed = [topic for part in totals.topics.parts() for topic in part]
         assert {topic.name: topic for topic in listed} == self.partition.topics
         assert len(listed) == len(self.partition.topics)
@@ -160,18 +165,18 @@ class TotalsMachine(RuleBasedStateMachine):
             self.partition.abandon()
 
 
-def told(partition: Partition) -> tuple[Any, ...]:
+def told(partition: Partition, overdue: Overdue) -> tuple[Any, ...]:
     totals = partition.registry.totals
-    sizes = (totals.records, totals.size_bytes, totals.hot_bytes)
-    return (*sizes, totals.leases, +totals.by_class, +totals.by_type)
+    records, size_bytes = totals.records - overdue.records, totals.size_bytes - overdue.size_bytes
+    leases = totals.leases - overdue.leases
+    return records, size_bytes, totals.hot_bytes, leases, +totals.by_class, +totals.by_type
 
 
 def assert_same(restored: Partition, before: Partition) -> None:
     """All but the bytes in memory are the same; there, records that left may still have a place."""
-    records, size_bytes, hot_bytes, *others = told(restored)
-    records_before, size_bytes_before, hot_bytes_before, *others_before = told(before)
+    records, size_bytes, hot_bytes, *others = told(restored, Overdue())
+    records_before, size_bytes_before, hot_bytes_before, *others_before = told(before, Overdue())
     assert (records, size_bytes, others) == (records_before, size_bytes_before, others_before)
-    # Not by `walk`, which lets time pass in queues.
     held = sum(topic.row.hot_bytes for topic in restored.topics.values())
     assert hot_bytes == held <= hot_bytes_before
 
@@ -180,8 +185,8 @@ def walk(partition: Partition, now_ms: int) -> tuple[Any, ...]:
     topics = partition.topics.values()
     in_flight = [queue.counts(now_ms).in_flight for queue in partition.queues.values()]
     return (
-        sum(topic.count for topic in topics),
-        sum(topic.size_bytes for topic in topics),
+        sum(topic.at(now_ms).count for topic in topics),
+        sum(topic.at(now_ms).size_bytes for topic in topics),
         sum(topic.row.hot_bytes for topic in topics),
         sum(in_flight),
         Counter(topic.config.durability for topic in topics),

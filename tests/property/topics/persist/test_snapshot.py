@@ -299,8 +299,6 @@ def test_sealed_records_are_read_deleted_and_lost_like_any_other(
                 expected = read(topic, wanted, history.now_ms, TopicLimits())
                 assert read_cold(files, cold, name, wanted, history.now_ms) == expected
     files.load_all(cold)
-    for topic in whole.topics.values():
-        topic.expire(history.now_ms)
     assert_same(cold, whole)
 
 
@@ -333,8 +331,6 @@ def test_a_node_that_went_on_lets_go_of_what_was_sealed_behind_it(
             expected = read(topic, request, history.now_ms, TopicLimits())
             assert read_cold(files, live, name, request, history.now_ms) == expected
     files.load_all(live)
-    for topic in whole.topics.values():
-        topic.expire(history.now_ms)
     assert_same(live, whole)
 
 

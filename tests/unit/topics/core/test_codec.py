@@ -15,6 +15,7 @@ from penstock.topics.core.codec import decode_entries, encode_entries
 from penstock.topics.core.entries import (
     Advanced,
     Appended,
+    Began,
     Configured,
     Created,
     Deleted,
@@ -24,6 +25,7 @@ from penstock.topics.core.entries import (
     JobsClaimed,
     JobsExtended,
     JobsNacked,
+    Passed,
     Skipped,
     SpaceCommitted,
 )
@@ -56,6 +58,8 @@ EVERY_KIND: list[Entry] = [
     RouterStored(RouterConfig("r", "s", "d", filter=Predicate("x", prefix=False)), 1, 7),
     RouterRemoved("r", "d"),
     SpaceCommitted("t", 7, 5, WRITTEN, 2**63 - 1),
+    Passed(5),
+    Began(3, 2**64 - 1, 5, 4_096),
 ]
 
 
@@ -117,7 +121,7 @@ def test_a_configuration_holds_only_what_the_log_can_hold() -> None:
     [
         b"",
         b"\x00",
-        b"\x02" + encode_entries([Dropped("t")])[1:],
+        b"\x03" + encode_entries([Dropped("t")])[1:],
         b"\x01",
         b"\x01\xc1",
         encode_entries([Dropped("t")])[:-1],

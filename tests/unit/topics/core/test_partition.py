@@ -20,9 +20,9 @@ from penstock.protocol.errors import (
 )
 from penstock.protocol.limits import TopicLimits
 from penstock.topics.core.batch import Batch, WriteRequest, parse_write
-from penstock.topics.core.entries import Appended, Created, Dropped, JobsClaimed
+from penstock.topics.core.entries import Appended, Began, Created, Dropped, JobsClaimed
 from penstock.topics.core.leases import ClaimRequest, Settle
-from penstock.topics.core.partition import DecidedChange, Partition
+from penstock.topics.core.partition import RESERVE_SEQS, DecidedChange, Partition
 from penstock.topics.core.read import ReadRequest
 from penstock.topics.core.record import make_record
 from penstock.topics.core.registry import Registry
@@ -339,3 +339,34 @@ def test_a_configuration_that_is_nonsense_is_refused_however_deep_it_is() -> Non
         Partition().decide_config("t", {"ttl_ms": deep}, 0)
     while deep:  # taken apart by hand: to forget it in one go is just as deep
         deep = deep.pop()
+
+
+def test_a_start_ends_what_was_only_in_memory() -> None:
+    partition = Partition()
+    for name, config in (
+        ("kept", {"type": "queue", "leases_durable": True}),
+        ("loose", {"type": "queue"}),
+        ("synced", {"durability": "fsync"}),
+        ("disk", {}),
+        ("eph", {"durability": "ephemeral"}),
+    ):
+        partition.apply_all(partition.decide_config(name, config, 0).entries)
+        change = partition.decide_write(name, WriteRequest(Batch.of([make_record(b"1")])), 0)
+        assert isinstance(change, DecidedChange)
+        partition.apply_all(change.to_log)
+    for name in ("kept", "loose"):
+        partition.apply(partition.queue(name).decide_claim([ClaimRequest("n")], 0, 7))
+    partition.apply(Began(3, 0, 50))
+    assert (partition.term, partition.now_ms) == (3, 50)
+    counts = [partition.queue(name).counts(0).in_flight for name in ("kept", "loose")]
+    assert counts == [1, 0]
+    heads = {name: topic.head_seq for name, topic in partition.topics.items()}
+    set_aside = 1 + RESERVE_SEQS
+    assert heads == {"kept": 1, "loose": 1, "synced": 1, "disk": 1, "eph": set_aside}
+    again = Partition.restored(partition.state())
+    for each in (partition, again):
+        each.apply(Began(4, 0, 60, skipped_seqs=100))
+        heads = {name: topic.head_seq for name, topic in each.topics.items()}
+        skipped = {"kept": 101, "loose": 101, "synced": 1, "disk": 101, "eph": set_aside}
+        assert heads == skipped, "what waits for syncs, and what is never logged, has lost nothing"
+    assert again.state() == partition.state()

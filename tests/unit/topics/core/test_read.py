@@ -159,7 +159,7 @@ def test_the_reason_names_the_floors_that_the_gap_reaches() -> None:
     write(topic, make_record(b"5"), now_ms=5)  # the cap's floor is 2
     page = diff(topic, now_ms=11)  # the age's floor is 4
     assert page.tombstone == LostSeqs(1, 4, "mixed", 4, 5, 5)
-    assert diff(topic, 2).tombstone == LostSeqs(3, 4, "ttl", 2, 5, 5)
+    assert diff(topic, 2, now_ms=11).tombstone == LostSeqs(3, 4, "ttl", 2, 5, 5)
 
 
 def test_what_a_source_trimmed_is_told_as_such() -> None:
@@ -275,15 +275,16 @@ def test_the_reason_is_that_of_the_floors_at_or_above_the_start_of_the_gap(
 ) -> None:
     topic = make_topic(9)
     topic.floors = floors
-    assert find_tombstone(topic, from_seq) == LostSeqs(from_seq + 1, 5, reason, 5 - from_seq, 6, 9)
+    found = find_tombstone(topic, topic.at(0), from_seq)
+    assert found == LostSeqs(from_seq + 1, 5, reason, 5 - from_seq, 6, 9)
 
 
 def test_a_deletion_above_an_involuntary_floor_does_not_make_the_gap_wider() -> None:
     topic = make_topic(9)
     topic.floors = Floors(deleted=9)
-    assert find_tombstone(topic, 0) is None
+    assert find_tombstone(topic, topic.at(0), 0) is None
     topic.floors = Floors(evicted=2, deleted=9)
-    assert find_tombstone(topic, 2) is None
+    assert find_tombstone(topic, topic.at(0), 2) is None
 
 
 def test_a_cursor_at_the_head_of_the_same_topic_has_lost_nothing() -> None:

@@ -150,17 +150,31 @@ def test_a_record_is_expired_only_when_older_than_its_age() -> None:
     topic = make_topic(ttl_ms=10)
     write(topic, b"1", now_ms=0)
     write(topic, b"2", now_ms=5)
-    topic.expire(10)
+    assert topic.at(10) == (Floors(), 1, 2, 2)
+    assert topic.at(11) == (Floors(expired=1), 2, 1, 1)
+    topic.pass_time(10)
     assert seqs(topic) == [1, 2]
-    topic.expire(11)
+    topic.pass_time(11)
     assert seqs(topic) == [2]
     assert topic.floors.expired == 1
+
+
+def test_looking_at_a_topic_changes_nothing() -> None:
+    topic = make_topic(ttl_ms=10)
+    write(topic, b"1", b"2", now_ms=0)
+    write(topic, b"3", now_ms=5)
+    before = topic.state()
+    assert topic.at(1_000) == (Floors(expired=3), 4, 0, 0)
+    assert topic.at(12) == (Floors(expired=2), 3, 1, 1)
+    assert (topic.aged_seq(12), topic.overdue_bytes(12), topic.due_ms) == (2, 2 + 2 * 64, 11)
+    assert topic.state() == before
+    assert topic.at(5) == (Floors(), 1, 3, 3)
 
 
 def test_time_that_goes_back_brings_nothing_back_and_stamps_nothing_older() -> None:
     topic = make_topic(ttl_ms=10)
     write(topic, b"1", now_ms=0)
-    topic.expire(20)
+    topic.pass_time(20)
     assert seqs(topic) == []
     write(topic, b"2", now_ms=3)
     assert [slot.ts_ms for slot in topic.live(0, 2)] == [20]
@@ -176,22 +190,28 @@ def test_a_longer_age_or_a_wider_cap_brings_nothing_back() -> None:
     assert seqs(topic) == [3]
 
 
-def test_nothing_expires_by_a_configuration_whose_successor_is_on_its_way() -> None:
+def test_nothing_is_too_old_by_a_configuration_whose_successor_is_on_its_way() -> None:
     topic, again = make_topic(ttl_ms=10), make_topic(ttl_ms=10)
     append = topic.decide_append(batch_of(b"1"), 0)
     assert isinstance(append, Appended)
     topic.apply(append)
     longer = topic.decide_configure({"ttl_ms": 50}, 10)
+    assert topic.at(20).count == 0
     topic.stage(longer)
-    topic.expire(20)
+    assert topic.at(20).count == 1
     topic.apply(longer)
-    assert seqs(topic) == [1]
+    assert (seqs(topic), topic.at(50).count, topic.at(51).count) == ([1], 1, 0)
     again.apply(append)
     again.apply(longer)
-    again.expire(20)
     assert again.state() == topic.state()
-    topic.expire(51)
-    assert seqs(topic) == []
+
+
+def test_a_configuration_that_did_not_reach_the_log_holds_nothing_back() -> None:
+    topic = make_topic(ttl_ms=10)
+    write(topic, b"1", now_ms=0)
+    topic.stage(topic.decide_configure({"ttl_ms": 50}, 10))
+    topic.abandon()
+    assert topic.at(20).count == 0
 
 
 def test_a_capped_topic_keeps_no_slots_of_what_has_left() -> None:
@@ -212,7 +232,8 @@ def test_a_deleted_record_that_also_aged_is_no_loss() -> None:
     topic = make_topic(ttl_ms=10)
     write(topic, b"1", b"2", now_ms=0)
     delete(topic, match="2")
-    topic.expire(11)
+    assert topic.at(11).floors.expired == 1
+    topic.pass_time(11)
     assert (topic.floors.expired, topic.earliest_seq) == (1, 3)
 
 
@@ -439,8 +460,8 @@ def test_a_record_behind_a_hole_leaves_by_its_own_age_though_time_was_seen_to_pa
     entry = topic.decide_feed(FeedMark("r", 1, 9, trimmed=4), batch_of(b"2"), 5)
     assert entry is not None
     topic.stage(entry)
-    topic.expire(9)  # somebody reads while it is on its way
+    assert topic.at(9).count == 1  # read while it is on its way
     topic.apply(entry)
     assert topic.seq_before(6) == 6
-    topic.expire(16)
+    topic.pass_time(16)
     assert (topic.count, topic.floors.expired) == (0, 6)

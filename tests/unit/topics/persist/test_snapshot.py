@@ -151,6 +151,7 @@ def test_a_snapshot_from_before_holes_had_a_place_still_tells_what_a_source_trim
             if entry[0] == "T":
                 entry[6], entry[10:] = [0, 0, 0, 2], []
         restoring.take(decode_kept("name", msgspec.msgpack.encode(entries)))
-    tombstone = find_tombstone(older.topic("t0"), 0)
+    topic = older.topic("t0")
+    tombstone = find_tombstone(topic, topic.at(0), 0)
     assert tombstone is not None
     assert (tombstone.gap_to, tombstone.reason) == (2, "source_trim")
