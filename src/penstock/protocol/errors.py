@@ -333,6 +333,14 @@ class InvalidQuery(CallError, Rejected, code="invalid_query", status=400):
     """A query is not one SELECT, or reads what a stream table cannot read."""
 
 
+class QueryTooLarge(CallError, Rejected, code="query_too_large", status=413):
+    """The tables of a query are too large to be read by the server."""
+
+
+class QueryTooSlow(CallError, Rejected, code="query_too_slow", status=422):
+    """A query took longer than the server lets it; it was ended."""
+
+
 class InvalidTableFile(CallError, Rejected, code="invalid_table_file", status=400):
     """A `.sql` file's header or query is wrong; the text says in which line."""
 

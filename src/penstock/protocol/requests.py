@@ -277,6 +277,13 @@ class ExplainBody(Struct, kw_only=True, forbid_unknown_fields=True):
     query: str
 
 
+class QueryBody(Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A SELECT over tables of the lake, at a snapshot; at the newest if none is named."""
+
+    query: str
+    snapshot: U64 | None = None
+
+
 class DrainBody(Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """Whether to drain, and how long to wait until no job is running."""
 

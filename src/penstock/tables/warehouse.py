@@ -397,6 +397,14 @@ class Warehouse:
             if table.schema.name != STATE_SCHEMA
         }
 
+    def lake_names(self, at: int) -> dict[str, str]:
+        """The tables of the lake at a snapshot: names that queries use, and full names."""
+        return {
+            relation_name([table.schema.name, table.name]): f"{table.schema.name}.{table.name}"
+            for table in self.lake.tables(at)
+            if table.schema.name != STATE_SCHEMA
+        }
+
     def outcomes(self, limit: int) -> dict[str, list[RefreshRecord]]:
         """The last refreshes of each table, newest first."""
         return self._store.outcomes(limit)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 from uuid import uuid4
 
 from penstock.client import calls, space_calls, view_calls
+from penstock.client.aio.lake import AsyncLake
 from penstock.client.aio.runner import AsyncRunner
 from penstock.client.aio.tables import AsyncTables
 from penstock.client.aio.watch import AsyncWatch
@@ -89,6 +90,11 @@ class AsyncClient:
     def tables(self) -> AsyncTables:
         """Stream tables, if the server has a warehouse."""
         return AsyncTables(self._runner)
+
+    @property
+    def lake(self) -> AsyncLake:
+        """What the lake holds, if the server has a warehouse."""
+        return AsyncLake(self._runner)
 
     # Topics
 

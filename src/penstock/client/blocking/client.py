@@ -12,6 +12,7 @@ from uuid import uuid4
 
 from penstock.client import calls, space_calls, view_calls
 from penstock.client.batching import BatchLimits
+from penstock.client.blocking.lake import Lake
 from penstock.client.blocking.runner import Runner
 from penstock.client.blocking.tables import Tables
 from penstock.client.blocking.watch import Watch
@@ -90,6 +91,11 @@ class Client:
     def tables(self) -> Tables:
         """Stream tables, if the server has a warehouse."""
         return Tables(self._runner)
+
+    @property
+    def lake(self) -> Lake:
+        """What the lake holds, if the server has a warehouse."""
+        return Lake(self._runner)
 
     # Topics
 

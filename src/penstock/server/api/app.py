@@ -30,6 +30,7 @@ from penstock.protocol.errors import (
 from penstock.protocol.routes import ADMIN, FLAG, IDEMPOTENCY_KEY, WRITE, Param, Route
 from penstock.server.api import (
     history,
+    lake,
     overview,
     probes,
     queues,
@@ -59,7 +60,7 @@ _PATHS_MAX: Final = 10_000
 
 HANDLERS: Final = (
     topics, routers, queues, work, watch, websocket, spaces, tables, table_watch, warehouse,
-    probes, overview, history, live,
+    probes, overview, history, live, lake,
 )  # fmt: skip
 """The modules whose handlers are in the route table."""
 

@@ -92,6 +92,8 @@ class Looks:
     parts: Cached[list[PartState]] = field(init=False)
     pipeline: Cached[PipelineState] = field(init=False)
     ledgers: dict[str, Ledger] = field(default_factory=dict)
+    selecting: set[bytes] = field(default_factory=set)
+    """The keys of which a query runs."""
     verdict: Cached[Verdict] = field(init=False)
     waiting: Cached[list[Waiting]] = field(init=False)
 
