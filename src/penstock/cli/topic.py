@@ -23,7 +23,7 @@ from penstock.client import AUTO_KEY, Client, ClientSettings, Position, Record
 from penstock.client.records import checked_json
 from penstock.kernel.errors import PenstockError, Rejected
 from penstock.kernel.units import parse_bytes
-from penstock.protocol.config import ConfigField, config_fields
+from penstock.protocol.config import TYPES, ConfigField, config_fields
 from penstock.protocol.errors import InvalidRequest
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -221,11 +221,19 @@ def follow(
 
 @topic.command("list")
 @click.option("--prefix", default="", help="Only topics whose names begin with this.")
+@click.option(
+    "--sort",
+    type=click.Choice(("name", "rate", "behind", "bytes")),
+    default="name",
+    help="By name, or the first thousand of another order, greatest first.",
+)
+@click.option("--type", "kind", type=click.Choice(TYPES), help="Only topics of this type.")
 @json_flag
 @command
-def list_(client: Client, prefix: str, as_json: bool) -> None:
-    """List topics by name."""
-    TopicOutput(as_json).topics(client.list_topics(prefix))
+def list_(client: Client, prefix: str, sort: str, kind: str | None, as_json: bool) -> None:
+    """List topics: what flows in and out of them, who watches, what they hold."""
+    order = None if sort == "name" else sort
+    TopicOutput(as_json).topics(client.list_topics(prefix, sort=order, type=kind))
 
 
 @topic.command()

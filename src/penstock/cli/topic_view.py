@@ -146,13 +146,15 @@ class TopicOutput(Output):
         from rich.text import Text
 
         table = grid("topic")
-        for name in ("records", "size", "first seq", "head seq", "priority"):
+        for name in ("in/s", "out/s", "watchers", "behind", "records", "size", "head seq"):
             table.add_column(name, justify="right")
         count = 0
         for row in rows:
             count += 1
-            numbers = (f"{row.count:,}", format_bytes(row.size_bytes), str(row.earliest_seq))
-            table.add_row(Text(row.topic), *numbers, str(row.head_seq), f"{row.effective_priority}")
+            flow = (f"{row.in_per_s:,.3g}", f"{row.out_per_s:,.3g}")
+            watchers = (f"{row.watchers:,}", f"{row.watchers_behind:,}")
+            held = (f"{row.count:,}", format_bytes(row.size_bytes), str(row.head_seq))
+            table.add_row(Text(row.topic), *flow, *watchers, *held)
         self.console.print(table if count else "no topics")
 
     def topic(self, state: TopicState) -> None:
@@ -166,6 +168,10 @@ class TopicOutput(Output):
             "seqs": f"{state.earliest_seq} to {state.head_seq}" if state.count else "empty",
             "last write": when(state.last_write_ts),
             "last read": when(state.last_read_ts),
+            "in": f"{state.in_per_s:,.3g} records/s",
+            "out": f"{state.out_per_s:,.3g} records/s",
+            "watchers": f"{state.watchers:,}, of them behind {state.watchers_behind:,}",
+            "push": f"{state.band}: {state.reason}" if state.band else "-",
             "effective priority": f"{state.effective_priority}",
         }
         if state.queue is not None:

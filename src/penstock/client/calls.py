@@ -79,11 +79,16 @@ def get_topic(topic: str, *, touch: bool = True) -> ApiCall[answers.TopicState]:
 
 
 def list_topics(
-    prefix: str = "", *, page_size: int = 1_000, cursor: str | None = None, touch: bool = False
+    prefix: str = "",
+    *,
+    page_size: int = 1_000,
+    cursor: str | None = None,
+    sort: str | None = None,
+    type: str | None = None,  # noqa: A002  # the protocol's word
 ) -> ApiCall[answers.TopicPage]:
     """One page of the topics whose names begin with a prefix."""
     query = query_text(
-        prefix=prefix or None, page_size=page_size, cursor=cursor, touch=touch or None
+        prefix=prefix or None, page_size=page_size, cursor=cursor, sort=sort, type=type
     )
     return ApiCall(HttpRequest("GET", "/v0/topics" + query), reads(answers.TopicPage))
 
@@ -347,12 +352,12 @@ def backup(directory: str, *, wait_ms: int) -> ApiCall[answers.BackupMade]:
 
 
 def after_topics(
-    page: answers.TopicPage, prefix: str, page_size: int
+    page: answers.TopicPage, prefix: str, **fields: Any
 ) -> ApiCall[answers.TopicPage] | None:
     """The call for the next page of topics."""
     if page.next_cursor is None:
         return None
-    return list_topics(prefix, page_size=page_size, cursor=page.next_cursor)
+    return list_topics(prefix, cursor=page.next_cursor, **fields)
 
 
 def after_routers(

@@ -40,11 +40,29 @@ class QueueCounts(Struct, frozen=True, kw_only=True):
     dead_lettered: int
 
 
-class TopicState(Struct, frozen=True, kw_only=True):
+class TopicFlow(Struct, frozen=True, kw_only=True):
+    """What flows through a topic, and what its push waits for.
+
+    Rates are records a second, an exponentially weighted mean over 5 s: written, and given to
+    readers, watchers and workers. `ready` and `in_flight` count the jobs of a queue.
+    """
+
+    type: str = "log"
+    durability: str = "disk"
+    in_per_s: float = 0.0
+    out_per_s: float = 0.0
+    watchers: int = 0
+    watchers_behind: int = 0
+    band: str = ""
+    reason: str = ""
+    ready: int | None = None
+    in_flight: int | None = None
+
+
+class TopicState(TopicFlow, frozen=True, kw_only=True):
     """A topic: its contents and configuration. `queue` is None on a log."""
 
     topic: str
-    type: str
     head_seq: int
     earliest_seq: int
     next_seq: int
@@ -59,7 +77,7 @@ class TopicState(Struct, frozen=True, kw_only=True):
     performance: dict[str, float] = {}
 
 
-class TopicRow(Struct, frozen=True, kw_only=True):
+class TopicRow(TopicFlow, frozen=True, kw_only=True):
     """A topic in a list."""
 
     topic: str

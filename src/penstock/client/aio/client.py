@@ -107,11 +107,20 @@ class AsyncClient:
         return await self._runner.run(calls.get_topic(topic, touch=touch))
 
     def list_topics(
-        self, prefix: str = "", *, page_size: int = 1_000
+        self,
+        prefix: str = "",
+        *,
+        page_size: int = 1_000,
+        sort: str | None = None,
+        type: str | None = None,  # noqa: A002  # the protocol's word
     ) -> AsyncIterator[answers.TopicRow]:
-        """The topics whose names begin with a prefix, by name, page after page."""
-        first = calls.list_topics(prefix, page_size=page_size)
-        following = partial(calls.after_topics, prefix=prefix, page_size=page_size)
+        """The topics whose names begin with a prefix, by name, page after page.
+
+        By `sort` "rate", "behind" or "bytes": the first `page_size` of that order, greatest first.
+        """
+        same: dict[str, Any] = {"page_size": page_size, "sort": sort, "type": type}
+        first = calls.list_topics(prefix, **same)
+        following = partial(calls.after_topics, prefix=prefix, **same)
         return self._runner.rows(first, following, lambda page: page.topics)
 
     async def delete_topic(self, topic: str, *, if_empty: bool = False) -> answers.TopicDeletion:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from asyncio import Task
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from msgspec import Struct, structs
+from msgspec import Struct
+from msgspec.structs import FieldInfo, fields
 
 from penstock.kernel.clock import Clock
 from penstock.kernel.errors import PenstockError
@@ -32,6 +34,7 @@ from penstock.server.push.shared import SharedWatches
 from penstock.server.push.watching import WatcherSessions
 from penstock.topics.core.router import RouterConfig
 from penstock.topics.engine.engine import Engine
+from penstock.topics.engine.topic_views import TopicLists, everything
 
 if TYPE_CHECKING:
     from penstock.server.api.warehouse import TablesDesk
@@ -84,6 +87,7 @@ class Context:
     shared: SharedWatches = field(init=False)
     looks: Looks = field(init=False)
     sampler: Sampler = field(init=False)
+    topic_lists: TopicLists = field(init=False)
 
     def __post_init__(self) -> None:
         self.looks = Looks(self)
@@ -93,6 +97,7 @@ class Context:
             lambda: self.clock.monotonic_ns() / 1e9,
             self.engine.turns.later,
         )
+        self.topic_lists = TopicLists(self.engine)
         self.sampler = Sampler(self.engine, lambda: self.caps.streams)
 
     def tell(self, what: str, error: Exception) -> None:
@@ -190,9 +195,22 @@ class Call:
         """A data answer with its performance."""
         return Answer(status, data_body(fields, self.total_ms()))
 
-    def tell(self, answer: Struct, status: int = 200) -> Answer:
-        """A data answer that is a struct, with its performance."""
-        return Answer(status, data_body(structs.asdict(answer), self.total_ms()))
+    def tell(self, answer: Struct, *optional: str, status: int = 200) -> Answer:
+        """A data answer that is a struct, with its performance.
+
+        Its `optional` members are left out if they are None.
+        """
+        fields = {each.encode_name: getattr(answer, each.name) for each in fields_of(type(answer))}
+        for name in optional:
+            if fields[name] is None:
+                del fields[name]
+        fields.pop("performance", None)
+        return Answer(status, data_body(fields, self.total_ms()))
+
+    @property
+    def shown(self) -> Callable[[str], bool]:
+        """Whether a name may be shown to the caller."""
+        return self.reaches if self.is_bounded else everything
 
     @property
     def is_bounded(self) -> bool:
@@ -226,3 +244,9 @@ class Call:
         """Refuse a call that concerns every topic if the caller is restricted to prefixes."""
         if self.is_bounded:
             raise Forbidden("this needs an API key for every topic; yours is held to prefixes")
+
+
+@cache
+def fields_of(kind: type[Struct]) -> tuple[FieldInfo, ...]:
+    """The fields of an answer, with their names on the wire."""
+    return fields(kind)

@@ -7,7 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from penstock.protocol import answers, requests
-from penstock.protocol.config import TopicConfig
+from penstock.protocol.config import TYPES, TopicConfig
 from penstock.protocol.errors import (
     BatchTooLarge,
     InvalidRequest,
@@ -36,7 +36,7 @@ from penstock.protocol.routes import (
     WRITE,
     Param,
 )
-from penstock.protocol.values import check_topic_name
+from penstock.protocol.values import check_topic_name, parse_choice
 from penstock.server.api.answers import data_body, encode, performance, spliced
 from penstock.server.api.call import ROUTES, Call
 from penstock.server.api.columns import (
@@ -62,8 +62,8 @@ from penstock.topics.core.predicate import parse_predicate
 from penstock.topics.core.read import DiffPage, ReadRequest
 from penstock.topics.core.record import records_json
 from penstock.topics.core.topic import AppendResult
-from penstock.topics.engine import views
-from penstock.topics.engine.views import TopicView
+from penstock.topics.engine.topic_views import SORTS, TopicQuery
+from penstock.topics.engine.topic_views import show_topic as show_topic_state
 
 
 @ROUTES.put(
@@ -96,24 +96,8 @@ async def put_topic(call: Call) -> Answer:
 async def show_topic(call: Call) -> Answer:
     """How a topic stands."""
     touch = call.query.flag("touch", True)
-    view = await views.show_topic(call.context.engine, call.name, touch=touch)
-    shown: dict[str, Any] = {
-        "topic": view.topic,
-        "type": view.config.type,
-        "head_seq": view.head_seq,
-        "earliest_seq": view.earliest_seq,
-        "next_seq": view.next_seq,
-        "count": view.count,
-        "bytes": view.size_bytes,
-        "epoch": view.epoch,
-        "config": view.config,
-        "effective_priority": view.effective_priority,
-        "last_write_ts": view.last_write_ms,
-        "last_read_ts": view.last_read_ms,
-    }
-    if view.queue is not None:
-        shown["queue"] = view.queue._asdict()
-    return call.answer(**shown)
+    state = await show_topic_state(call.context.engine, call.name, touch=touch, shown=call.shown)
+    return call.tell(state, "queue")
 
 
 @ROUTES.get(
@@ -123,23 +107,29 @@ async def show_topic(call: Call) -> Answer:
     query=(
         *PAGES,
         Param("touch", FLAG, "Count this as a use of the topic, which raises its priority."),
+        Param(
+            "sort",
+            {"type": "string", "enum": list(SORTS)},
+            "`name`; or one page by `rate`, by watchers `behind`, or by `bytes`, greatest first.",
+        ),
+        Param("type", {"type": "string", "enum": list(TYPES)}, "Only topics of this type."),
     ),
 )
-def list_topics(call: Call) -> Answer:
-    """Topics by name."""
+async def list_topics(call: Call) -> Answer:
+    """Topics by name, or the first by another order."""
     query = call.query
-    page, more = views.list_topics(
-        call.context.engine,
+    wanted = TopicQuery(
         query.text("prefix") or "",
         query.after(),
         query.page_size(),
-        touch=query.flag("touch", False),
-        allowed=call.reaches,
+        parse_choice("sort", query.text("sort") or SORTS[0], SORTS),
+        query.text("type") and parse_choice("type", query.text("type"), TYPES),
     )
-    shown: dict[str, Any] = {"topics": [_row(view) for view in page]}
-    if more:
-        shown["next_cursor"] = make_cursor(page[-1].topic)
-    return call.answer(**shown)
+    rows, more = await call.context.topic_lists.page(
+        wanted, touch=query.flag("touch", False), shown=call.shown
+    )
+    cursor = make_cursor(rows[-1].topic) if more else None
+    return call.tell(answers.TopicPage(topics=rows, next_cursor=cursor), "next_cursor")
 
 
 @ROUTES.delete(
@@ -320,18 +310,6 @@ async def _arrow(call: Call, request: ReadRequest) -> Answer:
     compression = arrow_compression(call.request.headers)
     stream = arrow_stream(call.name, found, pieces, request, compression=compression)
     return Answer(200, stream, ARROW.encode(), headers)
-
-
-def _row(view: TopicView) -> dict[str, Any]:
-    return {
-        "topic": view.topic,
-        "head_seq": view.head_seq,
-        "earliest_seq": view.earliest_seq,
-        "count": view.count,
-        "bytes": view.size_bytes,
-        "durable": view.config.durability == "fsync",
-        "effective_priority": view.effective_priority,
-    }
 
 
 class _Target(msgspec.Struct):

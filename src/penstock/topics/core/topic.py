@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from penstock.kernel.errors import Corrupt
 from penstock.protocol.config import Changes, TopicConfig, check_change
@@ -77,6 +77,7 @@ class Topic:
         self.last_write_ms: int | None = None
         self.out_records = 0  # given to readers, watchers and workers since the start
         self.last_out_ms = 0  # when the last of them were
+        self.rates: Any = None  # what `engine.topic_views` keeps between two looks
         self.floors = Floors()
         self.answers = KeyedAnswers()
         self.fed: dict[str, FeedMark] = {}

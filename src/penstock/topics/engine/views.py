@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock.flow.fairqueue import Standing
 from penstock.log.executor import Phase
-from penstock.protocol.config import TopicConfig
-from penstock.protocol.values import begins
-from penstock.topics.core.queue import JobCounts
-from penstock.topics.core.topic import Topic
 
 if TYPE_CHECKING:
     from penstock.topics.engine.engine import Engine
@@ -32,72 +27,6 @@ class Deletion(NamedTuple):
     head_seq: int
     count: int  # type: ignore[assignment]
     size_bytes: int
-
-
-class TopicView(NamedTuple):
-    """A topic for people. `queue` only for queues."""
-
-    topic: str
-    config: TopicConfig
-    head_seq: int
-    earliest_seq: int
-    next_seq: int
-    count: int  # type: ignore[assignment]
-    size_bytes: int
-    epoch: int
-    effective_priority: int
-    last_write_ms: int | None
-    last_read_ms: int | None
-    queue: JobCounts | None
-
-
-async def show_topic(engine: Engine, name: str, *, touch: bool = True) -> TopicView:
-    """The state of a topic, after its routers have delivered everything."""
-    await engine.forwarder.drain(name)
-    return _topic_view(engine, engine.topic(name), touch=touch)
-
-
-def list_topics(
-    engine: Engine,
-    prefix: str,
-    after: str | None,
-    page_size: int,
-    *,
-    touch: bool = False,
-    allowed: Callable[[str], bool] = lambda _name: True,
-) -> tuple[list[TopicView], bool]:
-    """A page of topics in the order of their names, and whether there are more.
-
-    The server's own topics are listed only if the prefix asks for them.
-    """
-    names_from = engine.registry.names_from(prefix, after)
-    found = (name for name in names_from if begins(name, (prefix,)) and allowed(name))
-    names = list(islice(found, page_size + 1))
-    topics = [engine.registry.topics[name] for name in names[:page_size]]
-    views = [_topic_view(engine, topic, touch=touch) for topic in topics]
-    return views, len(names) > page_size
-
-
-def _topic_view(engine: Engine, topic: Topic, *, touch: bool) -> TopicView:
-    name, now_ms = topic.name, engine.clock.now_ms()
-    live = topic.at(now_ms)
-    if touch:
-        engine.recency.touch(name)
-    queue = engine.writer(name).partition.queues.get(name)
-    return TopicView(
-        name,
-        topic.config,
-        topic.head_seq,
-        live.earliest_seq,
-        topic.head_seq + 1,
-        live.count,
-        live.size_bytes,
-        topic.told_epoch,
-        engine.recency.priority(name),
-        topic.last_write_ms,
-        engine.recency.last_ms(name),
-        queue.counts(now_ms) if queue is not None else None,
-    )
 
 
 def scheduler_view(
@@ -123,8 +52,7 @@ def scheduler_view(
     if engine.snapshotter is not None:
         view["compaction"] = engine.snapshotter.view()
     if topic is not None:
-        routers = [each for each in engine.forwarder.view(topic) if shown(each["dest"])]
-        view["topic"] |= _push_of(engine, topic, view["topic"], routers)
+        view["topic"] |= push_of(engine, topic, view["topic"], shown)
     return view
 
 
@@ -158,10 +86,11 @@ def storage_view(engine: Engine) -> dict[str, int]:
     }
 
 
-def _push_of(
-    engine: Engine, topic: str, turn: dict[str, Any], routers: list[dict[str, Any]]
+def push_of(
+    engine: Engine, topic: str, turn: dict[str, Any], shown: Callable[[str], bool]
 ) -> dict[str, Any]:
-    """The watchers a topic is pushed to, and their progress."""
+    """The watchers a topic is pushed to, their progress, and what its push waits for."""
+    routers = [each for each in engine.forwarder.view(topic) if shown(each["dest"])]
     behind = engine.watchers.behind(topic)
     waits = [text.format(count) for text, count in zip(_WAITS, behind, strict=True) if count]
     waits += [f"router {each['router']}: {each['reason']}" for each in routers if each["behind"]]

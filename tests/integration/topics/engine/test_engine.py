@@ -20,7 +20,8 @@ from penstock.topics.core.read import ReadRequest
 from penstock.topics.core.router import RouterConfig
 from penstock.topics.engine.engine import Engine
 from penstock.topics.engine.options import EngineOptions
-from penstock.topics.engine.views import list_topics, scheduler_view, show_topic
+from penstock.topics.engine.topic_views import TopicLists, TopicQuery, show_topic
+from penstock.topics.engine.views import scheduler_view
 from penstock.topics.engine.watch import PageShape
 from penstock.topics.engine.writers import LogFailed
 from tests.integration.topics.engines import DEADLINE_S, body, data, engine_on, write
@@ -470,7 +471,8 @@ def test_a_list_of_topics_shows_as_gone_what_is_too_old_and_changes_nothing() ->
         await engine.put_topic("t", {"ttl_ms": 10})
         await write(engine, "t", 1, 2)
         clock.advance(11)
-        assert [view.size_bytes for view in list_topics(engine, "", None, 9)[0]] == [0]
+        rows, _ = await TopicLists(engine).page(TopicQuery(page_size=9))
+        assert [row.size_bytes for row in rows] == [0]
         assert engine.registry.size_bytes == 2
         await engine.close()
 

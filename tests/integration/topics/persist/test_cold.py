@@ -21,7 +21,8 @@ from penstock.topics.core.read import ReadRequest
 from penstock.topics.core.registry import partition_of
 from penstock.topics.core.router import RouterConfig
 from penstock.topics.engine.engine import Engine
-from penstock.topics.engine.views import scheduler_view, show_topic
+from penstock.topics.engine.topic_views import show_topic
+from penstock.topics.engine.views import scheduler_view
 from penstock.topics.engine.watch import PageShape
 from penstock.topics.persist.cold import ColdCache
 from penstock.topics.persist.segments import SealOptions
