@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from penstock.log.store import DiskFull
+from penstock.protocol.answers import QueueCounts
 from penstock.protocol.errors import Saturated, Throttled, TopicFull, TopicNotFound, TopicsApart
 from penstock.protocol.limits import TopicLimits
 from penstock.testing import ManualClock
@@ -726,7 +727,7 @@ def test_a_topic_of_dead_letters_takes_as_many_as_it_has_room_for(cap: dict[str,
             assert (await engine.queues.claim("q", ClaimRequest("n"))).jobs == []
             assert await data(engine, "dead") == [b"2", b"3"]
             view = await show_topic(engine, "q")
-            assert view.queue == (1, 0, 4)
+            assert view.queue == QueueCounts(ready=1, in_flight=0, dead_lettered=4)
 
     asyncio.run(main())
 
