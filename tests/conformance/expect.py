@@ -138,7 +138,8 @@ def keys(found: dict[str, Any], wanted: set[str], optional: AbstractSet[str] = N
 
 def told(found: dict[str, Any]) -> dict[str, Any]:
     """What was told, without the fields that a server may add."""
-    return {key: value for key, value in found.items() if key not in ADDED}
+    added = ADDED | (FLOW - {"type"} if "effective_priority" in found else NOTHING)
+    return {key: value for key, value in found.items() if key not in added}
 
 
 def success(
