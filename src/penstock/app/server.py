@@ -238,6 +238,7 @@ class Server:
         # The replayed objects are permanent: exclude them from garbage collections.
         gc.collect()
         gc.freeze()
+        await context.events.open()
         self.application.open()
         self._listener.use(self.application)
 

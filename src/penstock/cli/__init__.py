@@ -16,6 +16,7 @@ COMMANDS: Final = {
     "serve": ("serve", "Serve topics over HTTP until Ctrl-C."),
     "status": ("status", "Say how things stand in one sentence, with what waits and why."),
     "top": ("status", "Show how things stand, once a second until Ctrl-C."),
+    "events": ("events", "Show the last things that happened to a running server."),
     "topic": ("topic", "Write, read and follow topics of a running server."),
     "entity": (
         "entity",

@@ -1,4 +1,4 @@
-"""Calls that look at the server itself: its history.
+"""Calls that look at the server itself: its history, its events.
 
 >>> history(["in", "refused"], step="1m").request.target
 '/v0/history?series=in%2Crefused&step=1m'
@@ -14,6 +14,7 @@ from penstock.client.errors import NotPenstock
 from penstock.client.wire import HttpAnswer, HttpRequest
 from penstock.protocol.history import History
 from penstock.protocol.routes import ARROW
+from penstock.protocol.server_events import EventPage
 
 
 def history(
@@ -29,6 +30,14 @@ def history_arrow(
     """Series of the server over time, as an Arrow stream."""
     request = _history_request(series, step, since_ms)
     return ApiCall(request._replace(headers=f"Accept: {ARROW}\r\n"), read_arrow)
+
+
+def events(
+    *, after_id: int = 0, limit: int | None = None, kind: str | None = None
+) -> ApiCall[EventPage]:
+    """The last things that happened."""
+    query = query_text(after_id=after_id or None, limit=limit, kind=kind)
+    return ApiCall(HttpRequest("GET", "/v0/events" + query), reads(EventPage))
 
 
 def _history_request(series: Iterable[str], step: str, since_ms: int | None) -> HttpRequest:

@@ -28,6 +28,7 @@ from penstock.protocol import answers, lake_answers, part_answers
 from penstock.protocol.commits import Commit
 from penstock.protocol.history import History
 from penstock.protocol.requests import RouterBody
+from penstock.protocol.server_events import EventPage
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -541,6 +542,16 @@ class Client:
     def graph(self) -> lake_answers.Graph:
         """What reads what: topics, spaces, lake tables and stream tables, with states and units."""
         return self._runner.run(calls.graph())
+
+    def events(
+        self, *, after_id: int = 0, limit: int | None = None, kind: str | None = None
+    ) -> EventPage:
+        """The last things that happened to the server, newest first.
+
+        They are also the records of topic `penstock.events`, which can be watched.
+        """
+        call = view_calls.events(after_id=after_id, limit=limit, kind=kind)
+        return self._runner.run(call)
 
     def ingest_status(self) -> dict[str, Any]:
         """Windows, rates and the bottleneck of an ingest edge; `url` is its status port.

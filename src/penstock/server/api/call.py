@@ -26,6 +26,7 @@ from penstock.server.api.answers import data_body
 from penstock.server.api.auth import Caps, Grant, KeyRing
 from penstock.server.api.columns import ColumnRuns
 from penstock.server.api.errors import Hiding, describe
+from penstock.server.api.event_book import EventBook
 from penstock.server.api.queries import Query, json_body
 from penstock.server.api.sampler import Sampler
 from penstock.server.http.message import Answer, Exchange, Request
@@ -88,6 +89,7 @@ class Context:
     looks: Looks = field(init=False)
     sampler: Sampler = field(init=False)
     topic_lists: TopicLists = field(init=False)
+    events: EventBook = field(init=False)
 
     def __post_init__(self) -> None:
         self.looks = Looks(self)
@@ -99,6 +101,8 @@ class Context:
         )
         self.topic_lists = TopicLists(self.engine)
         self.sampler = Sampler(self.engine, lambda: self.caps.streams)
+        self.events = EventBook(self.engine)
+        self.sampler.on_sample.append(self.events.look)
 
     def tell(self, what: str, error: Exception) -> None:
         """Log a server-side failure: at most once a second, unless it was unexpected.

@@ -1,4 +1,4 @@
-"""Handlers of what the server remembers of itself over time."""
+"""Handlers of what the server remembers of itself: its numbers over time, and events."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 from penstock.protocol.history import STEPS, History, HistoryAnswer, parse_series
 from penstock.protocol.routes import ARROW, NUMBER, READ, TEXT, Param
+from penstock.protocol.server_events import EVENTS_KEPT, EventPage
 from penstock.protocol.values import parse_choice
 from penstock.server.api.call import ROUTES, Call
 from penstock.server.api.columns import load_arrow
@@ -38,6 +39,29 @@ async def show_history(call: Call) -> Answer:
         await load_arrow()
         return Answer(200, history_arrow(history), ARROW.encode())
     return call.answer(**history.members())
+
+
+@ROUTES.get(
+    "/v0/events",
+    answer=EventPage,
+    scope=READ,
+    query=(
+        Param("after_id", NUMBER, "Only events after this one."),
+        Param("limit", NUMBER, f"At most so many, 1 to {EVENTS_KEPT}; all if not said."),
+        Param("kind", TEXT, "Only events of this kind."),
+    ),
+)
+def show_events(call: Call) -> Answer:
+    """The last things that happened, newest first; also as topic `penstock.events`."""
+    query = call.query
+    return call.tell(
+        call.context.events.page(
+            after_id=query.number("after_id", 0),
+            limit=min(max(query.number("limit", EVENTS_KEPT), 1), EVENTS_KEPT),
+            kind=query.text("kind") or None,
+            reaches=call.reaches if call.is_bounded else None,
+        )
+    )
 
 
 def history_arrow(history: History) -> bytes:

@@ -30,6 +30,9 @@ class Pusher:
     the connection is closed after a failure (`abort`).
     """
 
+    kind = "sse"
+    """How it is connected."""
+
     def __init__(self, context: Context) -> None:
         self.context = context
         self.engine = context.engine
@@ -120,6 +123,8 @@ class Pusher:
     def leave_all(self) -> None:
         """Stop pushing all topics."""
         self.is_over = True
+        if self._is_full and not self.context.draining:
+            self.context.events.let_go(next(iter(self._waiting), None), self.kind)
         self._set_full(False)
         for topic in list(self.followers):
             self.leave(topic)

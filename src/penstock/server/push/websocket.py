@@ -63,6 +63,8 @@ def open_ws(call: Call) -> None:
 class Socket(Pusher):
     """One WebSocket. Answers are sent in order of completion, with pushes in between."""
 
+    kind = "websocket"
+
     def __init__(self, call: Call, subprotocol: str | None) -> None:
         super().__init__(call.context)
         self._call = call

@@ -128,7 +128,7 @@ class Snapshotter:
         self._is_busy = False
         self._streak = 0
         self._retry_ms = 0
-        self._done = self._failures = 0
+        self.done = self._failures = 0
         self._error: str | None = None
         self._copying: tuple[str, int, int] | None = None
 
@@ -170,7 +170,7 @@ class Snapshotter:
             self.log_bytes,
             self.due_bytes,
             sum(self._sizes.values()),
-            self._done,
+            self.done,
             self._failures,
             self._error,
             self._copying and dict(zip(("what", "done", "total"), self._copying, strict=True)),
@@ -297,7 +297,7 @@ class Snapshotter:
         self._counted_bytes = counted_bytes
         if not any(writer.is_out_of_service for writer in self._writers):
             await self._loop.run_in_executor(None, self._tidy, self._files_in_use())
-        self._done += 1
+        self.done += 1
         return len(jobs)
 
     def _job(self, writer: PartitionWriter) -> SnapshotJob | None:
