@@ -21,6 +21,7 @@ from penstock.protocol.errors import (
 )
 from penstock.protocol.metrics import CONTENT_TYPE, as_text
 from penstock.protocol.routes import ADMIN, FLAG, READ, TEXT, Param
+from penstock.protocol.values import RESERVED_PREFIX, is_reserved
 from penstock.server.api.answers import encode
 from penstock.server.api.call import ROUTES, Call
 from penstock.server.api.metrics import METRICS, TOPICS_SHOWN_MAX, FirstNames, Scrape, topic_numbers
@@ -92,7 +93,13 @@ async def metrics(call: Call) -> Answer:
         prefix = call.query.text("prefix") or ""
         first = FirstNames(TOPICS_SHOWN_MAX)
         parts = ([topic.name for topic in part] for part in engine.registry.totals.topics.parts())
-        await in_slices(first.look_at(parts, prefix, call.reaches), clock)
+        is_own = prefix.startswith(RESERVED_PREFIX)
+        await in_slices(
+            first.look_at(
+                parts, prefix, lambda name: call.reaches(name) and is_own == is_reserved(name)
+            ),
+            clock,
+        )
         scrape.topics = await in_slices(topic_numbers(context, first.names, now_ms), clock)
         scrape.is_truncated = first.found > len(first.names)
     return Answer(200, as_text(await in_slices(METRICS.lines(scrape), clock)), CONTENT_TYPE)
