@@ -1,8 +1,8 @@
 """The server's own topics: names that nobody else may take, and how such a topic is configured.
 
 Parts of a deployment report themselves to `penstock.parts.<kind>.<node>` and take commands from
-`penstock.commands.<kind>.<node>`. The first write makes such a topic, with this configuration
-whatever the write says.
+`penstock.commands.<kind>.<node>`; the server writes what happens to `penstock.events`. The first
+write makes such a topic, with this configuration whatever the write says.
 
 >>> own_config("penstock.parts.ingest.a").cap_records, own_config("meters")
 (900, None)
@@ -19,6 +19,7 @@ from typing import Final
 from penstock.flow.priority import PRIORITY_MAX
 from penstock.protocol.config import TopicConfig
 from penstock.protocol.errors import ReservedName
+from penstock.protocol.server_events import EVENTS_KEPT, EVENTS_TOPIC
 from penstock.protocol.values import is_reserved
 
 PARTS_PREFIX: Final = "penstock.parts."
@@ -35,8 +36,13 @@ _CONFIG: Final = TopicConfig(
 )
 
 
+_EVENTS: Final = TopicConfig(cap_records=EVENTS_KEPT, durability="disk")
+
+
 def own_config(name: str) -> TopicConfig | None:
-    """The configuration of a topic that a part writes to; None for all other names."""
+    """The configuration of a topic that the server or a part writes to; None for other names."""
+    if name == EVENTS_TOPIC:
+        return _EVENTS
     is_part = name.startswith((PARTS_PREFIX, COMMANDS_PREFIX))
     return _CONFIG if is_part and len(name.split(".", 3)) == 4 else None
 

@@ -31,8 +31,6 @@ from penstock.topics.core.batch import parse_write
 from penstock.topics.core.read import ReadRequest
 from penstock.topics.engine.engine import Engine
 
-CONFIG: Final = {"cap_records": EVENTS_KEPT, "durability": "disk"}
-"""How the topic keeps them."""
 LOG_FAILED_MS: Final = 60_000
 """A log that takes no writes is told of once a minute."""
 SNAPSHOT_MS: Final = 60_000
@@ -173,8 +171,7 @@ class EventBook:
 
     def _write(self, event: ServerEvent) -> None:
         body = {"records": [{"data": event, "tag": event.kind}]}
-        config = None if EVENTS_TOPIC in self._engine.registry.topics else CONFIG
-        write = parse_write(_encode(body), self._engine.limits)._replace(config=config)
+        write = parse_write(_encode(body), self._engine.limits)
         self._engine.write(EVENTS_TOPIC, write, _written)
 
 

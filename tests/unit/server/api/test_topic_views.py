@@ -139,15 +139,15 @@ def test_the_servers_own_topics_are_shown_only_to_who_names_them() -> None:
 def test_the_servers_own_topics_count_in_no_total() -> None:
     async def test(client: Client) -> None:
         await client.write("t", 1)
-        await client.write("penstock.events", 1, 2, config={"durability": "memory"})
+        await client.write("penstock.parts.a.b", 1, 2)
         found = (await client.ask("GET", "/v0/metrics", accept="application/json")).json
         assert (found["topics"], found["records_live"], found["bytes_live"]) == (1, 1, 1)
-        assert (found["topics_disk"], found["topics_memory"]) == (1, 0)
+        assert (found["topics_disk"], found["topics_ephemeral"]) == (1, 0)
         assert (await client.ask("GET", "/v0/ready")).json["topics"] == 1
         shown = (await client.ask("GET", "/v0/metrics?topics=true")).body
-        assert b"penstock.events" not in shown
+        assert b"penstock.parts" not in shown
         shown = (await client.ask("GET", "/v0/metrics?topics=true&prefix=penstock.")).body
-        assert b'topic="penstock.events"' in shown
+        assert b'topic="penstock.parts.a.b"' in shown
 
     on(test)
 
