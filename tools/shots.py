@@ -30,14 +30,8 @@ class Shot(NamedTuple):
     height: int = 900
 
 
-SHOTS: Final = (
-    Shot("overview", "/"),
-    Shot("overview-dark", "/", theme="dark"),
-    Shot("pipeline", "/pipeline"),
-    Shot("tables", "/tables"),
-    Shot("topic", "/topics/ingest.raw"),
-    Shot("phone", "/", width=390, height=844),
-)
+SHOTS: Final = (Shot("overview", "/"), Shot("tables", "/tables"))
+"""The pictures that README and docs show."""
 
 
 async def take(browser: Browser, base: str, shot: Shot) -> None:
