@@ -13,7 +13,13 @@ from penstock.client.calls import ApiCall, query_text, quoted, reads
 from penstock.client.records import check_numbers
 from penstock.client.wire import HttpRequest
 from penstock.commits.model import encode_commit
-from penstock.protocol.answers import CommitAccepted, EntityHistory, EntityPage, EntityState
+from penstock.protocol.answers import (
+    CommitAccepted,
+    EntityHistory,
+    EntityPage,
+    EntityState,
+    SpacePage,
+)
 from penstock.protocol.commits import Commit
 from penstock.protocol.errors import InvalidRequest
 
@@ -36,6 +42,21 @@ def commit_once(space: str, commit: Commit) -> ApiCall[CommitAccepted]:
     """Like `commit`, for a runtime, which checks the documents and retries by itself."""
     request = HttpRequest("POST", f"{_space(space)}/commits", encode_commit(commit))
     return ApiCall(request, reads(CommitAccepted), probes=True)
+
+
+def list_spaces(
+    prefix: str = "", *, page_size: int = 1_000, cursor: str | None = None
+) -> ApiCall[SpacePage]:
+    """One page of the spaces whose names begin with a prefix."""
+    query = query_text(prefix=prefix or None, page_size=page_size, cursor=cursor)
+    return ApiCall(HttpRequest("GET", f"/v0/spaces{query}"), reads(SpacePage))
+
+
+def after_spaces(page: SpacePage, prefix: str, page_size: int) -> ApiCall[SpacePage] | None:
+    """The call for the next page of spaces."""
+    if page.next_cursor is None:
+        return None
+    return list_spaces(prefix, page_size=page_size, cursor=page.next_cursor)
 
 
 def get_entity(space: str, entity: str, *, at_seq: int | None = None) -> ApiCall[EntityState]:

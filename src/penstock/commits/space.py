@@ -57,6 +57,7 @@ class Space:
         self.receipts: dict[str, int] = {}  # event id -> the first commit that left it
         self.sessions = SessionAnswers()
         self.histories: dict[str, array[int]] = {}  # the seqs of an entity's writes
+        self._deleted: set[str] = set()  # of the entities, those without a document
         self._document_bytes_max = document_bytes_max
         self._ahead: dict[str, Entity] = {}  # after the staged commits
         self._ahead_receipts: dict[str, int] = {}
@@ -65,11 +66,11 @@ class Space:
         self._new_ids: list[str] = []
 
     def counts(self) -> SpaceCounts:
-        """The size of the space."""
-        living = sum(entity.document is not None for entity in self.entities.values())
+        """The size of the space, without a look at its entities."""
+        deleted = len(self._deleted)
         return SpaceCounts(
-            living,
-            len(self.entities) - living,
+            len(self.entities) - deleted,
+            deleted,
             len(self.sessions),
             self.sessions.count,
             len(self.receipts),
@@ -184,6 +185,10 @@ class Space:
                     trim(history, earliest_seq)
                 history.append(seq)
             known[name] = entity
+            if entity.document is None:
+                self._deleted.add(name)
+            elif self._deleted:
+                self._deleted.discard(name)
         if landing.event_id is not None:
             self.receipts.setdefault(landing.event_id, seq)
         self.sessions.keep(landing.session, landing.local_seq, answer)
@@ -198,6 +203,8 @@ class Space:
             self.entities[name] = entity
             self.histories[name] = history
             self._new_ids.append(name)
+            if entity.document is None:
+                self._deleted.add(name)
         self.receipts.update(receipts)
 
     # Reading

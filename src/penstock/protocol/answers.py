@@ -411,6 +411,27 @@ class CommitAccepted(Struct, frozen=True, kw_only=True):
     performance: dict[str, float] = {}
 
 
+class SpaceRow(Struct, frozen=True, kw_only=True):
+    """A space in a list: how many entities it has, its last seq, and when that was committed.
+
+    `entities` does not count the deleted ones. `last_commit` is None before the first commit.
+    """
+
+    space: str
+    entities: int
+    seq: int
+    last_commit: int | None = None
+
+
+class SpacePage(Struct, frozen=True, kw_only=True):
+    """A page of spaces by name; `count` is that of all pages."""
+
+    spaces: list[SpaceRow]
+    count: int
+    next_cursor: str | None = None
+    performance: dict[str, float] = {}
+
+
 class EntityRow(Struct, frozen=True, kw_only=True):
     """An entity in a list, last written at `seq`."""
 

@@ -100,6 +100,9 @@ def run(seed: int, counts: Counter[str]) -> None:
             entity = node.space.entities[name]
             found_document = document_of(entity)
             assert (MISSING if found_document is ABSENT else found_document) == document
+        living = sum(document is not MISSING for document in node.sure.docs.values())
+        assert node.space.counts().entities == living
+        assert node.space.counts().deleted == len(node.space.entities) - living
 
 
 def test_no_schedule_makes_the_space_accept_what_the_model_refuses() -> None:

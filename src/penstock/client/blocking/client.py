@@ -312,6 +312,14 @@ class Client:
 
     # Spaces
 
+    def list_spaces(
+        self, prefix: str = "", *, page_size: int = 1_000
+    ) -> Iterator[answers.SpaceRow]:
+        """The spaces whose names begin with a prefix, by name, page after page."""
+        first = space_calls.list_spaces(prefix, page_size=page_size)
+        following = partial(space_calls.after_spaces, prefix=prefix, page_size=page_size)
+        return self._runner.rows(first, following, lambda page: page.spaces)
+
     def commit(self, space: str, commit: Commit) -> answers.CommitAccepted:
         """Change entities of a space atomically.
 

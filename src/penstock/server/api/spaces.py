@@ -26,11 +26,11 @@ from penstock.protocol.errors import (
     TopicNotFound,
 )
 from penstock.protocol.limits import PAGE_SIZE, PAGE_SIZE_MAX
-from penstock.protocol.routes import NUMBER, READ, TEXT, Param
+from penstock.protocol.routes import NUMBER, PAGES, READ, TEXT, Param
 from penstock.server.api.answers import encode
 from penstock.server.api.auth import Grant
 from penstock.server.api.call import ROUTES, Call, Context
-from penstock.server.api.queries import Query, check_json
+from penstock.server.api.queries import Query, check_json, make_cursor
 from penstock.server.http.message import Answer, Application, Exchange
 from penstock.topics.core.record import DEPTH_MAX, check_depth
 from penstock.topics.engine.spaces import Accepted, EntityList, EntityView, PageRequest
@@ -199,6 +199,21 @@ class SameSpace:
     def done(self, outcome: Accepted | Exception) -> None:
         """The commit is accepted, or refused."""
         self._door.answer(self.exchange, self.started_ns, outcome)
+
+
+@ROUTES.get("/v0/spaces", answer=answers.SpacePage, scope=READ, query=PAGES)
+async def list_spaces(call: Call) -> Answer:
+    """Spaces by name, with how many entities they have and when they were last changed."""
+    query = call.query
+    request = PageRequest(query.text("prefix") or "", query.after() or "", query.page_size())
+    page = await call.context.engine.spaces.spaces(request, call.shown)
+    rows = [
+        answers.SpaceRow(space=name, entities=entities, seq=seq, last_commit=last_ms)
+        for name, entities, seq, last_ms in page.spaces
+    ]
+    cursor = make_cursor(rows[-1].space) if page.more else None
+    found = answers.SpacePage(spaces=rows, count=page.total, next_cursor=cursor)
+    return call.tell(found, "next_cursor")
 
 
 @ROUTES.get(

@@ -132,7 +132,7 @@ _COUNTED: Final[dict[str, dict[str, Callable[[dict[str, Any]], int]]]] = {
         "late": _tables_in("late"),
         "failing": _tables_in("error"),
     },
-    "/v0/spaces": {"spaces": lambda answer: len(answer["spaces"])},
+    "/v0/spaces": {"spaces": lambda answer: answer["count"]},
 }
 
 

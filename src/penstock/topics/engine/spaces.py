@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
+from heapq import nsmallest
 from typing import Any, Final, NamedTuple
 
 from msgspec import Struct, json
@@ -28,7 +29,7 @@ from penstock.topics.engine.writers import PartitionWriter, Writers
 from penstock.topics.persist.cold import ColdCache, Hold
 
 _BREATH: Final = 256
-"""After this many entities or old records, other tasks get a turn."""
+"""After this many entities, old records or names, other tasks get a turn."""
 
 
 class Accepted(Struct, frozen=True, gc=False):
@@ -54,6 +55,23 @@ class EntityList(NamedTuple):
 
     entities: list[EntityView]
     head_seq: int
+    more: bool
+
+
+class SpaceView(NamedTuple):
+    """A space: its living entities, its last seq, and the time of that."""
+
+    space: str
+    entities: int
+    head_seq: int
+    last_commit_ms: int | None
+
+
+class SpaceList(NamedTuple):
+    """Spaces in the order of their names; `total` is how many there are, before the page too."""
+
+    spaces: list[SpaceView]
+    total: int
     more: bool
 
 
@@ -153,6 +171,26 @@ class SpaceCommands:
             done(error)
         else:
             writer.later(partial(self.commit, name, commit, done), len(json.encode(commit)))
+
+    async def spaces(self, request: PageRequest, shown: Callable[[str], bool]) -> SpaceList:
+        """A page of the spaces that may be shown. Costs all spaces, but no other topic."""
+        found: dict[str, TopicSpace] = {}
+        for writer in self._writers:
+            held = list(writer.partition.spaces.items())
+            for start in range(0, len(held), _BREATH):
+                part = held[start : start + _BREATH]
+                found |= {
+                    name: space
+                    for name, space in part
+                    if name.startswith(request.prefix) and shown(name)
+                }
+                if len(part) == _BREATH:
+                    await asyncio.sleep(0)
+        topics = self._registry.topics  # without those that went meanwhile, or with a partition
+        names = [name for name, space in found.items() if topics.get(name) is space.topic]
+        page = nsmallest(request.limit + 1, (name for name in names if name > request.after))
+        rows = [_row(found[name]) for name in page[: request.limit]]
+        return SpaceList(rows, len(names), len(page) > request.limit)
 
     async def entity(self, name: str, entity: str, at_seq: int | None = None) -> EntityView:
         """One entity, current or as of a seq."""
@@ -299,6 +337,11 @@ class SpaceCommands:
                 await hold.load(missing.block)
                 continue
             return None if slot is None else (slot.ts_ms, slot.record)
+
+
+def _row(space: TopicSpace) -> SpaceView:
+    topic = space.topic
+    return SpaceView(topic.name, space.core.counts().entities, topic.head_seq, topic.last_write_ms)
 
 
 def _gone(space: TopicSpace, at_seq: int) -> PastGone:

@@ -26,7 +26,7 @@ function View({ twin }) {
   if (!rows) return html`<div class="titlebar"><h1>Entities</h1></div><section class="card"><${Missing} of=${spaces} what="Spaces" /></section>`;
   if (!rows.length) return html`<div class="titlebar"><h1>There is no space yet.</h1></div><${Empty} title="Keep documents that several people change" text="A space holds entities: JSON documents, changed by commits that notice each other. This page fills by itself." commands=${COMMANDS} />`;
   const all = rows.reduce((/** @type {number} */ sum, /** @type {any} */ one) => sum + (one.entities ?? 0), 0);
-  return html`<div class="titlebar"><h1>${some(all, "entity", "entities")} in ${some(rows.length, "space")}.</h1></div>
+  return html`<div class="titlebar"><h1>${some(all, "entity", "entities")} in ${rows.length < spaces.count ? `the first ${grouped(rows.length)} of ` : ""}${some(spaces.count, "space")}.</h1></div>
     <div class=${query.space ? "g2" : ""}><${Spaces} spaces=${rows} chosen=${query.space ?? ""} />${query.space ? html`<${Entities} space=${query.space} entities=${entities} query=${query} />` : null}</div>`;
 }
 
