@@ -266,7 +266,9 @@ def page_of(name: str) -> Page | None:
 
 def find_page(path: str) -> tuple[Page, dict[str, str]] | None:
     """The page at a path, and the names in it; None if there is none."""
-    parts = path.split("/")[1:]
+    root, *parts = path.split("/")
+    if root or not parts:
+        return None
     shape = (parts[0], *("" for _ in parts[1:]))
     page = _BY_SHAPE.get(shape)
     if page is None or (len(parts) > 1 and not all(parts)):

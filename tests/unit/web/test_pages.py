@@ -149,7 +149,7 @@ def test_every_page_is_found_at_its_path(page):
 
 
 @pytest.mark.parametrize(
-    "path", ["/nothing", "/topics/", "/topics/a/b", "/entities/a", "/v0", "//"]
+    "path", ["/nothing", "/topics/", "x", "", "x/topics", "/topics/a/b", "/entities/a", "/v0", "//"]
 )
 def test_other_paths_are_no_pages(path):
     assert find_page(path) is None
