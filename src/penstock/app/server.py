@@ -36,6 +36,7 @@ from penstock.server.api.auth import CapLimits, Caps, KeyRing, parse_keys
 from penstock.server.api.call import Context
 from penstock.server.api.errors import Hiding
 from penstock.server.api.gate import Gate
+from penstock.server.api.sessions import Authenticator
 from penstock.server.api.warehouse import TablesDesk, WarehousePlace
 from penstock.server.http.listener import Listener
 from penstock.server.http.message import TransportLimits
@@ -152,7 +153,8 @@ class Server:
         self.settings = settings
         self.clock: Clock = clock or SystemClock()
         self.keys: KeyRing | None = parse_keys(settings.api_keys)
-        self._gate = Gate(self.clock, self.keys, probe_auth=settings.probe_auth)
+        self._auth = Authenticator(self.keys, self.clock)
+        self._gate = Gate(self.clock, self._auth, probe_auth=settings.probe_auth)
         limits = TransportLimits(
             body_bytes_max=settings.max_body_bytes,
             websocket_message_bytes_max=settings.max_ws_message_bytes,
@@ -213,7 +215,7 @@ class Server:
             WatcherSessions(
                 new_wid, sessions_max=settings.max_watch_sessions, ttl_ms=settings.session_ttl_ms
             ),
-            self.keys,
+            self._auth,
             settings.probe_auth,
             settings.heartbeat_ms_min,
             settings.max_watch_topics,
@@ -221,6 +223,7 @@ class Server:
             self._open_tables(),
             hiding(settings),
             site=read_dashboard(),
+            is_tls=settings.tls_cert is not None,
         )
         context.live = Hub(Twins(context, self._identity()))
         self.application = TopicApplication(context)

@@ -127,7 +127,9 @@ def test_a_key_without_the_scope_is_forbidden(root, route, key):
 
 
 FILTERED = ("list_topics", "list_routers", "metrics")
-ABOUT_NOBODY = ("openapi", "scheduler", "make_backup")
+ABOUT_NOBODY = ("openapi", "scheduler", "make_backup", "show_session", "sign_out", "live")
+TRIMMED = ("show_history", "show_events", "verdict", "waiting", "list_spaces")
+# Answered to every key, without names that it does not reach.
 # For keys without prefixes only.
 ABOUT_TABLES = tuple(r.name for r in ROUTES.routes if NoWarehouse in r.errors)
 
@@ -140,9 +142,14 @@ def test_a_key_with_another_prefix_is_forbidden_or_sees_nothing(root, route):
         assert answer.status == 200
         assert b"other-" not in answer.body, str(answer)
         assert b"team-t" in answer.body or b"team-r" in answer.body
+    elif route.name in TRIMMED:
+        assert answer.status == 200
+        assert b"other-" not in answer.body, str(answer)
     elif route.name not in ABOUT_NOBODY:
         assert answer.status == 403, str(answer)
         assert b"secret of" not in answer.body
+    if route.named == "stage":  # of the whole pipeline
+        return
     if route.name not in (*ABOUT_NOBODY, *ABOUT_TABLES) and (route.named or route.body):
         within = call(team, route, "team-")
         assert within.status not in (401, 403), str(within)

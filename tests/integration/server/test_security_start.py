@@ -116,6 +116,8 @@ def test_behind_tls_everything_is_as_before(behind_tls, certificate):
     written.read()
     page = json.loads(ask("POST", "/v0/topics/t/diff", "{}").read())
     assert [record["data"] for record in page["records"]] == ["over tls"]
+    signed_in = ask("POST", "/v0/session")
+    assert "Secure" in signed_in.headers["Set-Cookie"].split("; ")
     link.close()
     with pytest.raises(ssl.SSLError):  # a client that knows nobody who vouches for it
         http.client.HTTPSConnection(

@@ -15,6 +15,7 @@ from penstock.log.stores import open_store
 from penstock.server.api.app import TopicApplication
 from penstock.server.api.auth import CapLimits, Caps, parse_keys
 from penstock.server.api.call import Context
+from penstock.server.api.sessions import Authenticator
 from penstock.server.http.message import Request
 from penstock.server.live.hub import Hub
 from penstock.server.live.site import Site
@@ -118,6 +119,7 @@ class FakeExchange:
 
     is_head = False
     is_gone = False
+    peer = "192.0.2.1"
 
     def __init__(self, request: Request, room: int | None = None) -> None:
         self.request = request
@@ -236,15 +238,16 @@ async def serving(
 ):
     """An application on an engine in memory; with a dashboard, its frames come every `tick_s`."""
     engine = Engine(open_store("memory", "unused"), EngineOptions())
+    clock = clock or SystemClock()
     sessions = WatcherSessions(
         iter(f"wid_{n:022}" for n in range(1_000)).__next__, sessions_max=sessions_max
     )
     context = Context(
         engine,
-        clock or SystemClock(),
+        clock,
         Caps(CapLimits(**caps)),
         sessions,
-        parse_keys(keys),
+        Authenticator(parse_keys(keys), clock),
         watch_topics_max=4,
         site=site,
     )

@@ -35,13 +35,14 @@ from penstock.server.api import (
     probes,
     queues,
     routers,
+    session,
     spaces,
     tables,
     topics,
     warehouse,
 )
 from penstock.server.api.answers import Flags, Numbers, Spent, written, written_new
-from penstock.server.api.auth import Grant, bearer, query_token
+from penstock.server.api.auth import Grant, query_token
 from penstock.server.api.call import ROUTES, Call, Context, check_access
 from penstock.server.api.queries import Query, check_json, keyed
 from penstock.server.http.message import USUAL, Answer, Exchange, Request
@@ -60,7 +61,7 @@ _PATHS_MAX: Final = 10_000
 
 HANDLERS: Final = (
     topics, routers, queues, work, watch, websocket, spaces, tables, table_watch, warehouse,
-    probes, overview, history, live, lake,
+    probes, overview, history, live, lake, session,
 )  # fmt: skip
 """The modules whose handlers are in the route table."""
 
@@ -124,7 +125,7 @@ class TopicApplication:
 
     def open(self) -> None:
         """The engine is ready: serve data routes from now on."""
-        self._is_plain = self.context.keys is None
+        self._is_plain = self.context.auth.keys is None
         self.context.sampler.start()
 
     def drain(self) -> None:
@@ -306,13 +307,9 @@ class TopicApplication:
         return route, name, grant
 
     def _identify(self, request: Request, route: Route | None) -> Grant | None:
-        keys = self.context.keys
-        if keys is None:
-            return None
-        key = bearer(request.headers)
-        if key is None and route is not None and route.key_in_query:
-            key = query_token(request.query)
-        return keys.identify(key)
+        in_query = route is not None and route.key_in_query
+        key = query_token(request.query) if in_query else None
+        return self.context.auth.grant_of(request.headers, request.sender, key)
 
     async def _later(
         self, exchange: Exchange, result: Awaitable[Answer | None], entered: Grant | None
@@ -326,7 +323,8 @@ class TopicApplication:
 
     def _finish(self, exchange: Exchange, answer: Answer | None, entered: Grant | None) -> None:
         if answer is not None:
-            if answer.status == 200 and answer.content_type == b"application/json":
+            is_plain = answer.status == 200 and answer.content_type == b"application/json"
+            if is_plain and not answer.headers:
                 exchange.reply_json(answer.body)
             else:
                 exchange.reply(

@@ -25,6 +25,7 @@ from penstock.protocol.errors import Forbidden, Throttled, Unauthorized
 from penstock.protocol.routes import ADMIN, DELETE, EVERYTHING, READ, WRITE, scope_names
 
 SUBPROTOCOL: Final = "penstock.v0"
+LABEL_DIGITS: Final = 8
 _BEARER_PROTOCOL: Final = "bearer."
 _SCOPES: Final = {
     "read": READ, "r": READ, "write": WRITE, "w": WRITE, "rw": READ | WRITE,
@@ -39,6 +40,11 @@ class Grant:
     digest: bytes = field(repr=False)
     scopes: int = EVERYTHING
     prefixes: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """What answers call the key: a part of its digest, which does not lead to the key."""
+        return self.digest.hex()[:LABEL_DIGITS]
 
     def may(self, scopes: int) -> bool:
         """Whether the key has all of these scopes."""

@@ -23,12 +23,13 @@ from penstock.protocol.decoding import S, decode, decode_object
 from penstock.protocol.errors import Forbidden, Replaying, ShuttingDown
 from penstock.protocol.routes import Route, RouteTable
 from penstock.server.api.answers import data_body
-from penstock.server.api.auth import Caps, Grant, KeyRing
+from penstock.server.api.auth import Caps, Grant
 from penstock.server.api.columns import ColumnRuns
 from penstock.server.api.errors import Hiding, describe
 from penstock.server.api.event_book import EventBook
 from penstock.server.api.queries import Query, json_body
 from penstock.server.api.sampler import Sampler
+from penstock.server.api.sessions import Authenticator
 from penstock.server.http.message import Answer, Exchange, Request
 from penstock.server.overview.looks import Looks
 from penstock.server.push.shared import SharedWatches
@@ -66,7 +67,7 @@ class Context:
     clock: Clock
     caps: Caps
     sessions: WatcherSessions
-    keys: KeyRing | None = None
+    auth: Authenticator
     probe_auth: bool = False
     heartbeat_ms_min: int = 1_000
     watch_topics_max: int = 256
@@ -77,6 +78,8 @@ class Context:
     """Keeps open pages of the dashboard fresh; None without a dashboard."""
     site: Site | None = None
     """Draws the pages of the dashboard."""
+    is_tls: bool = False
+    """Whether connections are encrypted by the server itself."""
     refusals: Seldom = field(default_factory=Seldom)
     """When a refusal was last logged."""
     draining: bool = False

@@ -8,9 +8,10 @@ from penstock.kernel.errors import PenstockError
 from penstock.protocol.errors import CallError, Replaying
 from penstock.protocol.routes import Route
 from penstock.server.api.answers import encode
-from penstock.server.api.auth import KeyRing, bearer, query_token
+from penstock.server.api.auth import query_token
 from penstock.server.api.call import ROUTES
 from penstock.server.api.errors import error_answer
+from penstock.server.api.sessions import Authenticator
 from penstock.server.http.message import Answer, Application, Exchange, Sender
 from penstock.server.http.origins import preflight
 
@@ -18,9 +19,9 @@ from penstock.server.http.origins import preflight
 class Gate:
     """Passes requests to the application once it exists; until then only health succeeds."""
 
-    def __init__(self, clock: Clock, keys: KeyRing | None, *, probe_auth: bool) -> None:
+    def __init__(self, clock: Clock, auth: Authenticator, *, probe_auth: bool) -> None:
         self._clock = clock
-        self._keys = keys
+        self._auth = auth
         self._probe_auth = probe_auth
         self.started_ms = clock.monotonic_ms()
         self.application: Application | None = None
@@ -36,12 +37,12 @@ class Gate:
     def check_head(self, method: str, headers: dict[str, str], sender: Sender) -> CallError | None:
         """Why a sender may not use memory for a body; None if it may.
 
-        Every call with a body changes something, and needs a key where there are keys.
+        Every call with a body changes something, and needs a key or a cookie where there are keys.
         """
         try:
             sender.check(changes=method != "GET")
-            if self._keys is not None and method in ("POST", "PUT"):
-                self._keys.identify(bearer(headers))
+            if method in ("POST", "PUT"):
+                self._auth.grant_of(headers, sender)
         except CallError as refused:
             return refused
         return None
@@ -58,11 +59,10 @@ class Gate:
             try:
                 route, _ = ROUTES.find(request.method, request.path)
             finally:
-                if self._keys is not None and not self._is_open(route):
-                    key = bearer(request.headers)
-                    if key is None and route is not None and route.key_in_query:
-                        key = query_token(request.query)
-                    self._keys.identify(key)
+                if not self._is_open(route):
+                    in_query = route is not None and route.key_in_query
+                    key = query_token(request.query) if in_query else None
+                    self._auth.grant_of(request.headers, sender, key)
             sender.check(changes=route.changes)
             if route.name != "health":
                 raise Replaying(0.0)

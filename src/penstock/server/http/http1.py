@@ -19,7 +19,7 @@ from penstock.server.http.budget import Stall
 from penstock.server.http.head import REFUSED_TERMS, Line, Terms
 from penstock.server.http.http1_exchange import ANSWERED, GONE, HOT, OPEN, Http1Exchange, refusal
 from penstock.server.http.message import USUAL, Request
-from penstock.server.http.service import TICK_S, Service
+from penstock.server.http.service import TICK_S, Service, peer_of
 from penstock.server.http.stream import SocketStream
 from penstock.server.http.websocket import WebSocketConnection, accept_head
 
@@ -102,6 +102,11 @@ class Http1Connection(asyncio.Protocol):
         self._lingers = False
         self._linger_until_s: float | None = None
         self._stall = Stall()
+
+    @property
+    def peer(self) -> str:
+        """The address of the peer, without its port."""
+        return peer_of(self._transport)
 
     # called by the transport ---------------------------------------------------------------------
 

@@ -73,6 +73,11 @@ class Http1Exchange(msgspec.Struct, eq=False):
         """Whether the peer disconnected before the answer."""
         return self.state == GONE
 
+    @property
+    def peer(self) -> str:
+        """The address of the peer, without its port."""
+        return self.connection.peer
+
     def reply_json(self, body: bytes) -> None:
         """Answer 200 with JSON."""
         if self.state == HOT and len(body) <= GZIP_ABOVE_BYTES:

@@ -39,7 +39,7 @@ from penstock.server.http.budget import InPortions, Stall
 from penstock.server.http.head import REFUSED_TERMS, Line, Terms, split_target
 from penstock.server.http.http1_exchange import GONE
 from penstock.server.http.http2_exchange import Http2Exchange
-from penstock.server.http.service import TICK_S, Service
+from penstock.server.http.service import TICK_S, Service, peer_of
 
 _FRAME_HEAD_BYTES: Final = 9
 
@@ -110,6 +110,11 @@ class Http2Connection(InPortions):
         self._resets_since_s = service.now_s
         self._touched_s = service.now_s
         self._stall = Stall(least=TAKEN_BYTES_MIN)
+
+    @property
+    def peer(self) -> str:
+        """The address of the peer, without its port."""
+        return peer_of(self._transport)
 
     # called by the transport ---------------------------------------------------------------------
 

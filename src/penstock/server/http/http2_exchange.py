@@ -70,6 +70,11 @@ class Http2Exchange:
         """Whether the peer disconnected before the answer."""
         return self.state == GONE
 
+    @property
+    def peer(self) -> str:
+        """The address of the peer, without its port."""
+        return self.connection.peer
+
     # the request ---------------------------------------------------------------------------------
 
     def take(self, data: bytes) -> None:

@@ -44,6 +44,8 @@ class Sender(msgspec.Struct, frozen=True, gc=False, eq=False, kw_only=True):
     """The page's origin, if it has one."""
     cors: tuple[tuple[bytes, bytes], ...] = ()
     """CORS headers of every answer, so that the page may read it."""
+    is_same_origin: bool = True
+    """Whether nothing says that a page of another origin sent it, not even one that is let in."""
 
     def check(self, *, changes: bool) -> None:
         """Refuse a request from this sender; `changes` tells whether it would change something."""
@@ -165,6 +167,10 @@ class Exchange(Protocol):
     @property
     def is_gone(self) -> bool:
         """Whether the peer disconnected before the answer."""
+
+    @property
+    def peer(self) -> str:
+        """The address of the peer, without its port; empty if it has none."""
 
     def reply(
         self, status: int, body: bytes, *, content_type: bytes = JSON, headers: Headers = ()

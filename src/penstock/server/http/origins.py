@@ -92,20 +92,26 @@ class Origins:
         site = headers.get("sec-fetch-site")
         if origin is None and site is None and foreign_host is None:
             return USUAL
-        if self._is_allowed(origin):
-            cors = () if origin is None else self._cors(origin)
-            return Sender(foreign_host=foreign_host, origin=origin or "", cors=cors)
         foreign_page = None
         if origin is not None and not self._is_own(origin, host):
             foreign_page = origin[:_ECHO_MAX] or "no name"
         elif site is not None and _FOREIGN_SITES & set(_words(site)):
             foreign_page = f"another origin (Sec-Fetch-Site: {site[:_ECHO_MAX]})"
-        if foreign_host is None and foreign_page is None:
+        is_same_origin = foreign_host is None and foreign_page is None
+        if self._is_allowed(origin):
+            return Sender(
+                foreign_host=foreign_host,
+                origin=origin or "",
+                cors=() if origin is None else self._cors(origin),
+                is_same_origin=is_same_origin,
+            )
+        if is_same_origin:
             return USUAL
         return Sender(
             foreign_host=foreign_host,
             foreign_page=foreign_page,
             origin=(origin or "")[:_ECHO_MAX],
+            is_same_origin=False,
         )
 
     def _answers_to(self, host: str) -> bool:

@@ -36,6 +36,12 @@ def nothing_refused(_method: str, _headers: dict[str, str], _sender: Sender) -> 
     """Every body is read."""
 
 
+def peer_of(transport: asyncio.BaseTransport) -> str:
+    """The address at the other end of a connection, without its port; empty if it has none."""
+    found = transport.get_extra_info("peername")
+    return str(found[0]) if isinstance(found, tuple) and found else ""
+
+
 log = logging.getLogger("penstock.server")
 
 

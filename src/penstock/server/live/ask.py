@@ -32,17 +32,20 @@ async def ask(
     grant: Grant | None,
     path: str,
     query: str = "",
-    headers: Mapping[str, str] = _HEADERS,
+    behalf_of: Request | None = None,
 ) -> dict[str, Any]:
     """The answer of a GET route, decoded; raises what the route raises.
 
-    `headers` are those of a request on whose behalf it is asked, for routes that look at them.
+    `behalf_of` is the request that asks for it, for routes that look at headers and sender.
     """
     route, name = ROUTES.find("GET", path)
     if route.handler is None or route.is_stream:
         raise NotFound(f"{path} has no answer that a page can show")
     check_access(context, route, name, grant)
-    request = Request("GET", path, query, {**headers, **_HEADERS}, b"")
+    request = Request("GET", path, query, _HEADERS, b"")
+    if behalf_of is not None:
+        request.headers = {**behalf_of.headers, **_HEADERS}
+        request.sender = behalf_of.sender
     exchange = cast(Exchange, _InnerExchange(request))
     result = route.handler(Call(context, exchange, name, grant, context.clock.monotonic_ns()))
     answer: Answer = result if isinstance(result, Answer) else await result
@@ -141,6 +144,7 @@ class _InnerExchange:
 
     is_head = False
     is_gone = False
+    peer = ""
 
     def __init__(self, request: Request) -> None:
         self.request = request

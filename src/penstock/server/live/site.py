@@ -141,7 +141,7 @@ class SiteDoor:
     async def _session(self, request: Request, grant: Grant | None) -> dict[str, Any] | None:
         """What the caller may do; None if the server does not tell."""
         try:
-            told = await ask(self._context, grant, SESSION, headers=request.headers)
+            told = await ask(self._context, grant, SESSION, behalf_of=request)
         except CallError:
             return None
         told.pop("performance", None)

@@ -8,10 +8,16 @@ from typing import Final
 
 from penstock.kernel.errors import PenstockError
 from penstock.protocol import answers, requests
-from penstock.protocol.errors import NotAcceptable, NotFound, Throttled, TopicNotFound
+from penstock.protocol.errors import (
+    NotAcceptable,
+    NotFound,
+    Throttled,
+    TopicNotFound,
+    Unauthorized,
+)
 from penstock.protocol.routes import EVENT_STREAM, FLAG, READ, TEXT, Param
 from penstock.protocol.values import begins
-from penstock.server.api.auth import bearer, query_token
+from penstock.server.api.auth import query_token
 from penstock.server.api.call import ROUTES, Call
 from penstock.server.api.queries import check_accepts_events
 from penstock.server.http.message import Answer, Direct
@@ -121,10 +127,11 @@ def open_watch(call: Call) -> None:
     session = context.sessions.find(call.name, context.clock.monotonic_ms())
     if session is None:
         raise NotFound(f"there is no watch session {call.name}: create one with POST /v0/watch")
-    if session.grant is not None and context.keys is not None:
-        key = bearer(call.request.headers) or query_token(call.request.query)
-        if context.keys.identify(key) != session.grant:
-            context.keys.identify(None)
+    if session.grant is not None:
+        request = call.request
+        key = query_token(request.query)
+        if context.auth.grant_of(request.headers, request.sender, key) != session.grant:
+            raise Unauthorized("the watch session is another key's: create one with POST /v0/watch")
         call.grant = session.grant
     if call.exchange.is_head:
         call.exchange.stream(sse.CONTENT_TYPE, sse.HEADERS).close()

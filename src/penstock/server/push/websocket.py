@@ -21,7 +21,7 @@ from penstock.protocol.limits import WATCH_PREFIXES_MAX
 from penstock.protocol.routes import ADMIN, READ, WRITE
 from penstock.protocol.values import begins
 from penstock.server.api.answers import Flags, Numbers, Spent, written
-from penstock.server.api.auth import SUBPROTOCOL, bearer, offered_protocols, protocol_token
+from penstock.server.api.auth import SUBPROTOCOL, offered_protocols, protocol_token
 from penstock.server.api.call import ROUTES, Call
 from penstock.server.push import sse, ws
 from penstock.server.push.pusher import Pusher
@@ -53,9 +53,8 @@ _OPS: Final = {"record": b"record", "caught-up": b"caught_up", "tombstone": b"to
 def open_ws(call: Call) -> None:
     """Subscribe and publish over a WebSocket."""
     offered = offered_protocols(call.request.headers)
-    keys = call.context.keys
-    if keys is not None:
-        call.grant = keys.identify(bearer(call.request.headers) or protocol_token(offered))
+    request, auth = call.request, call.context.auth
+    call.grant = auth.grant_of(request.headers, request.sender, protocol_token(offered))
     with call.context.caps.opening(call.grant):
         Socket(call, SUBPROTOCOL if SUBPROTOCOL in offered else None).start()
 

@@ -5,6 +5,7 @@ import pytest
 from penstock.kernel.system import SystemClock
 from penstock.server.api.auth import parse_keys
 from penstock.server.api.gate import Gate
+from penstock.server.api.sessions import Authenticator
 from penstock.server.http.message import Request
 from tests.unit.server.fakes import FakeExchange
 
@@ -12,7 +13,8 @@ from tests.unit.server.fakes import FakeExchange
 def ask(target: str, **headers: str) -> FakeExchange:
     path, _, query = target.partition("?")
     exchange = FakeExchange(Request("GET", path, query, headers, b""))
-    Gate(SystemClock(), parse_keys("k"), probe_auth=False)(exchange)
+    clock = SystemClock()
+    Gate(clock, Authenticator(parse_keys("k"), clock), probe_auth=False)(exchange)
     return exchange
 
 

@@ -110,3 +110,25 @@ def test_a_host_that_is_let_in_is_answered_in_any_spelling(host, port):
     assert parse_host(parse_host(written)) == parse_host(written)
     assert authority(written) is not None
     assert parse_origin(f"HTTP://{written}") == parse_origin(f"http://{written}")
+
+
+@pytest.mark.parametrize(
+    ("headers", "is_same"),
+    [
+        ({}, True),
+        ({"sec_fetch_site": "same-origin"}, True),
+        ({"sec_fetch_site": "none"}, True),
+        ({"origin": "http://localhost:4000"}, True),
+        ({"sec_fetch_site": "same-site"}, False),
+        ({"sec_fetch_site": "cross-site"}, False),
+        ({"origin": "http://localhost:3000"}, False),
+        ({"origin": "https://app.example"}, False),
+        ({"origin": "null"}, False),
+        ({"origin": "http://localhost:4000", "sec_fetch_site": "cross-site"}, False),
+        ({"host": "evil.example", "origin": "http://evil.example"}, False),
+    ],
+)
+@pytest.mark.parametrize("allowed", [(), ("*",), ("https://app.example",)])
+def test_a_page_of_another_origin_is_not_the_same_even_if_it_is_let_in(headers, is_same, allowed):
+    policy = Origins(allowed_hosts=(), allowed_origins=allowed)
+    assert policy.sender(sent(**headers)).is_same_origin is is_same
