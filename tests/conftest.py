@@ -6,6 +6,8 @@ import signal
 
 from hypothesis import settings
 
+import tests.environment  # noqa: F401 - before anything is started
+
 settings.register_profile("penstock", print_blob=True, deadline=None)
 settings.load_profile("penstock")
 

@@ -14,6 +14,7 @@ from playwright.sync_api import Browser, sync_playwright
 
 from tests.conformance.servers import ServerProcess
 from tests.e2e.visiting import ask
+from tests.environment import CHROMIUM, E2E_REQUIRED
 from tools import chromium
 
 FLAGS = (
@@ -26,9 +27,9 @@ FLAGS = (
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    found = chromium.find(os.environ)
+    found = CHROMIUM or chromium.find(os.environ)
     if found is None:
-        if os.environ.get("PENSTOCK_E2E") == "required":
+        if E2E_REQUIRED:
             pytest.fail(chromium.WHAT_TO_DO)
         pytest.skip(f"not run: {chromium.WHAT_TO_DO}")
     with sync_playwright() as playwright:
