@@ -15,7 +15,9 @@ import threading
 import pytest
 
 from penstock.client import AsyncClient, Client, ClientSettings, Record
+from penstock.client.aio.lake import AsyncLake
 from penstock.client.aio.tables import AsyncTables
+from penstock.client.blocking.lake import Lake
 from penstock.client.blocking.tables import Tables
 from penstock.client.errors import (
     ClientClosed,
@@ -532,11 +534,13 @@ def public(kind):
     return {name: value for name, value in vars(kind).items() if not name.startswith("_")}
 
 
-@pytest.mark.parametrize(("one", "other"), [(Client, AsyncClient), (Tables, AsyncTables)])
+@pytest.mark.parametrize(
+    ("one", "other"), [(Client, AsyncClient), (Tables, AsyncTables), (Lake, AsyncLake)]
+)
 def test_both_faces_have_the_same_methods_arguments_and_docstrings(one, other):
     blocking, asynchronous = public(one), public(other)
     assert set(asynchronous) - {"aclose"} == set(blocking) - {"close"}
-    for name in set(blocking) & set(asynchronous) - {"settings", "tables"}:
+    for name in set(blocking) & set(asynchronous) - {"settings", "tables", "lake"}:
         ours, theirs = blocking[name], asynchronous[name]
         assert inspect.signature(ours).parameters == inspect.signature(theirs).parameters, name
         assert inspect.getdoc(ours) == inspect.getdoc(theirs), name

@@ -1,7 +1,9 @@
 """The lake as a sink of Structured Streaming: each micro-batch is one snapshot, exactly once.
 
->>> sink = LakeSink("sqlite:lake.sqlite", "clicks", checkpoint="/data/clicks")  # doctest: +SKIP
->>> rows.writeStream.foreachBatch(sink).option("checkpointLocation", sink.checkpoint).start()
+```
+sink = LakeSink("sqlite:lake.sqlite", "clicks", checkpoint="/data/clicks")
+rows.writeStream.foreachBatch(sink).option("checkpointLocation", sink.checkpoint).start()
+```
 
 Spark repeats a micro-batch under the same number if it cannot know that it was done. So the commit
 of a batch also moves a cursor to its number, and a batch that the cursor has passed is not written
