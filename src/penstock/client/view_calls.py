@@ -1,4 +1,4 @@
-"""Calls that look at the server itself: its history, its events, its queues.
+"""Calls that look at the server itself: its history, its events.
 
 >>> history(["in", "refused"], step="1m").request.target
 '/v0/history?series=in%2Crefused&step=1m'
@@ -13,9 +13,9 @@ from penstock.client.calls import ApiCall, query_text, quoted, read_arrow, reads
 from penstock.client.errors import NotPenstock
 from penstock.client.wire import HttpAnswer, HttpRequest
 from penstock.protocol.history import History
-from penstock.protocol.queues import QueueState
 from penstock.protocol.routes import ARROW
 from penstock.protocol.server_events import EventPage
+from penstock.protocol.watchers import TopicPartition, TopicWatchers
 
 
 def history(
@@ -41,9 +41,16 @@ def events(
     return ApiCall(HttpRequest("GET", "/v0/events" + query), reads(EventPage))
 
 
-def queue(name: str) -> ApiCall[QueueState]:
-    """A queue: its jobs by state, its workers, its dead letters."""
-    return ApiCall(HttpRequest("GET", f"/v0/queues/{quoted(name)}"), reads(QueueState))
+def topic_watchers(topic: str, *, limit: int | None = None) -> ApiCall[TopicWatchers]:
+    """Who reads a topic, and how far each has come."""
+    target = f"/v0/topics/{quoted(topic)}/watchers{query_text(limit=limit)}"
+    return ApiCall(HttpRequest("GET", target), reads(TopicWatchers))
+
+
+def topic_partition(topic: str) -> ApiCall[TopicPartition]:
+    """Of which log partition a topic is, and what waits there."""
+    target = f"/v0/topics/{quoted(topic)}/partitions"
+    return ApiCall(HttpRequest("GET", target), reads(TopicPartition))
 
 
 def _history_request(series: Iterable[str], step: str, since_ms: int | None) -> HttpRequest:

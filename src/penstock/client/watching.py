@@ -107,6 +107,7 @@ class WatchOptions:
     lenient: bool = False
     tag: str | Sequence[str] | None = None
     prefixes: tuple[str, ...] = ()
+    name: str | None = None
 
     def body(self, topics: dict[str, WatchPlace | None]) -> WatchBody:
         """The request for a session."""
@@ -121,6 +122,7 @@ class WatchOptions:
             include_data=self.include_data,
             tag=self.tag,
             prefixes=list(self.prefixes) or None,
+            name=self.name,
         )
 
 

@@ -216,6 +216,10 @@ class LocalJournal:
         """The last index that is known to be committed: on a node alone, the end of the log."""
         return self.store.bounds(partition).last_index
 
+    def last_index(self, partition: int) -> int:
+        """The last index given to an entry, durable or not. Does not wait for the store."""
+        return self._next_index[partition] - 1
+
     def bounds(self, partition: int) -> Bounds:
         """Where a partition's log begins and ends."""
         return self.store.bounds(partition)

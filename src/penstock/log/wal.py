@@ -218,6 +218,15 @@ class _Outcome(NamedTuple):
     syncs: int
 
 
+class LastGroup(NamedTuple):
+    """The group that was completed last: its operations, its time in the store, and its end."""
+
+    operations: int
+    syncs: int
+    took_ns: int
+    ended_ns: int
+
+
 class _WriterThread:
     """A thread that writes one group after another; it begins with the first.
 
@@ -305,6 +314,7 @@ class Wal:
         self._refusals = 0
         self._taken = 0
         self._groups = 0
+        self._last_group: tuple[int, int, int, int] | None = None
         self._served = 0
         self._drained: asyncio.Future[None] | None = None
 
@@ -376,6 +386,11 @@ class Wal:
             served=self._served,
             refusals=self._refusals,
         )
+
+    @property
+    def last_group(self) -> LastGroup | None:
+        """The group that was completed last; None before the first."""
+        return None if self._last_group is None else LastGroup(*self._last_group)
 
     def written_by(self) -> str:
         """What writes groups at present, for people: the "disk" asynchronously, or a "thread"."""
@@ -540,6 +555,8 @@ class Wal:
         self._served += len(group.work)
         if outcome.calls:
             self.counters.count(len(group.work), outcome.calls, outcome.syncs, took_ns)
+            # A bare tuple, named only for who looks: it is made for every group.
+            self._last_group = (len(group.work), outcome.syncs, took_ns, self._now_ns())
         self._go()
         answer_all(written.callbacks, outcome.errors)
         self._go()

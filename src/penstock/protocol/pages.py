@@ -99,7 +99,7 @@ _COUNTS: Final = Section(
 )
 _WAREHOUSE: Final = Section("warehouse", "/v0/warehouse")
 _TOPIC: Final = Section("topic", "/v0/topics/{name}", "touch=false")
-_WATCHERS: Final = Section("watchers", "/v0/topics/{name}/watchers")
+_WATCHERS: Final = Section("watchers", "/v0/topics/{name}/watchers", "limit=20")
 
 PAGES: Final = (
     Page(

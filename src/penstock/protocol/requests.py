@@ -172,6 +172,8 @@ class WatchBody(Struct, kw_only=True, omit_defaults=True):
     include_tags: bool | None = None
     include_data: bool | None = None
     consistency: Literal["eventual", "strong"] | None = None
+    name: str | None = None
+    """What the client calls itself, where the readers of a topic are listed."""
 
 
 class Subscribe(WatchBody, kw_only=True, omit_defaults=True):

@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from penstock.protocol.errors import CallError, MethodNotAllowed, NotFound
 from penstock.protocol.limits import LIMITS, PAGE_SIZE, PAGE_SIZE_MAX
 from penstock.protocol.values import ROUTER_NAME, TOPIC_NAME, U64_MAX, Schema
+from penstock.protocol.watchers import NAME_BYTES_MAX, NAME_HEADER
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -57,6 +58,11 @@ PAGES: Final = (
     Param("prefix", TEXT, "Only names that begin like this."),
     Param("page_size", NUMBER, f"Rows of a page, 1 to {PAGE_SIZE_MAX}; {PAGE_SIZE} if not said."),
     Param("cursor", TEXT, "`next_cursor` of the page before."),
+)
+NAMED: Final = Param(
+    NAME_HEADER,
+    {"type": "string", "maxLength": NAME_BYTES_MAX},
+    "What the client calls itself, where the readers of a topic are listed.",
 )
 IDEMPOTENCY_KEY: Final = Param(
     "Idempotency-Key",

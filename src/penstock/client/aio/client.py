@@ -26,9 +26,9 @@ from penstock.kernel.units import MIB
 from penstock.protocol import answers, lake_answers, part_answers
 from penstock.protocol.commits import Commit
 from penstock.protocol.history import History
-from penstock.protocol.queues import QueueState
 from penstock.protocol.requests import RouterBody
 from penstock.protocol.server_events import EventPage
+from penstock.protocol.watchers import TopicPartition, TopicWatchers
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -415,10 +415,6 @@ class AsyncClient:
         """Mark jobs, or seqs, as done. After a lost answer they are in `skipped`."""
         return await self._runner.run(calls.ack(topic, node, jobs))
 
-    async def get_queue(self, topic: str) -> QueueState:
-        """A queue: its jobs by state, its workers with their leases, its dead letters."""
-        return await self._runner.run(view_calls.queue(topic))
-
     async def nack(self, topic: str, node: str, jobs: Jobs, *, delay_ms: int = 0) -> answers.Nacked:
         """Return jobs to the queue, to be delivered again after a delay."""
         return await self._runner.run(calls.nack(topic, node, jobs, delay_ms=delay_ms))
@@ -464,12 +460,14 @@ class AsyncClient:
         include_meta: bool = True,
         include_data: bool = True,
         lenient: bool = False,
+        name: str | None = None,
     ) -> AsyncWatch:
         """The records of topics as they are written, each exactly once, across lost connections.
 
         Start after seqs (`{"topic": 12}`), at the beginning (names), or with `tail` after the
         existing records. Topics that begin with one of `prefixes` join whenever they are created.
-        `lenient` skips topics that do not exist.
+        `lenient` skips topics that do not exist. `name` is what the watch is called where the
+        readers of a topic are listed.
         """
         options = WatchOptions(
             node=node,
@@ -482,6 +480,7 @@ class AsyncClient:
             lenient=lenient,
             tag=tag,
             prefixes=tuple(prefixes),
+            name=name,
         )
         starts = starts_of(topics, tail=tail)
         core = WatchCore(starts, options, self.settings.reconnect, self._runner.random)
@@ -566,6 +565,17 @@ class AsyncClient:
         """
         call = view_calls.events(after_id=after_id, limit=limit, kind=kind)
         return await self._runner.run(call)
+
+    async def topic_watchers(self, topic: str, *, limit: int | None = None) -> TopicWatchers:
+        """Who reads a topic, furthest behind first: watchers, routers and workers.
+
+        A client names itself by `watch(..., name=)`, or by the header `X-Penstock-Name`.
+        """
+        return await self._runner.run(view_calls.topic_watchers(topic, limit=limit))
+
+    async def topic_partition(self, topic: str) -> TopicPartition:
+        """Of which log partition a topic is, what waits there, and the log's last group."""
+        return await self._runner.run(view_calls.topic_partition(topic))
 
     async def ingest_status(self) -> dict[str, Any]:
         """Windows, rates and the bottleneck of an ingest edge; `url` is its status port.

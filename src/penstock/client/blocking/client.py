@@ -27,9 +27,9 @@ from penstock.kernel.units import MIB
 from penstock.protocol import answers, lake_answers, part_answers
 from penstock.protocol.commits import Commit
 from penstock.protocol.history import History
-from penstock.protocol.queues import QueueState
 from penstock.protocol.requests import RouterBody
 from penstock.protocol.server_events import EventPage
+from penstock.protocol.watchers import TopicPartition, TopicWatchers
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -416,10 +416,6 @@ class Client:
         """Mark jobs, or seqs, as done. After a lost answer they are in `skipped`."""
         return self._runner.run(calls.ack(topic, node, jobs))
 
-    def get_queue(self, topic: str) -> QueueState:
-        """A queue: its jobs by state, its workers with their leases, its dead letters."""
-        return self._runner.run(view_calls.queue(topic))
-
     def nack(self, topic: str, node: str, jobs: Jobs, *, delay_ms: int = 0) -> answers.Nacked:
         """Return jobs to the queue, to be delivered again after a delay."""
         return self._runner.run(calls.nack(topic, node, jobs, delay_ms=delay_ms))
@@ -465,12 +461,14 @@ class Client:
         include_meta: bool = True,
         include_data: bool = True,
         lenient: bool = False,
+        name: str | None = None,
     ) -> Watch:
         """The records of topics as they are written, each exactly once, across lost connections.
 
         Start after seqs (`{"topic": 12}`), at the beginning (names), or with `tail` after the
         existing records. Topics that begin with one of `prefixes` join whenever they are created.
-        `lenient` skips topics that do not exist.
+        `lenient` skips topics that do not exist. `name` is what the watch is called where the
+        readers of a topic are listed.
         """
         options = WatchOptions(
             node=node,
@@ -483,6 +481,7 @@ class Client:
             lenient=lenient,
             tag=tag,
             prefixes=tuple(prefixes),
+            name=name,
         )
         starts = starts_of(topics, tail=tail)
         core = WatchCore(starts, options, self.settings.reconnect, self._runner.random)
@@ -565,6 +564,17 @@ class Client:
         """
         call = view_calls.events(after_id=after_id, limit=limit, kind=kind)
         return self._runner.run(call)
+
+    def topic_watchers(self, topic: str, *, limit: int | None = None) -> TopicWatchers:
+        """Who reads a topic, furthest behind first: watchers, routers and workers.
+
+        A client names itself by `watch(..., name=)`, or by the header `X-Penstock-Name`.
+        """
+        return self._runner.run(view_calls.topic_watchers(topic, limit=limit))
+
+    def topic_partition(self, topic: str) -> TopicPartition:
+        """Of which log partition a topic is, what waits there, and the log's last group."""
+        return self._runner.run(view_calls.topic_partition(topic))
 
     def ingest_status(self) -> dict[str, Any]:
         """Windows, rates and the bottleneck of an ingest edge; `url` is its status port.

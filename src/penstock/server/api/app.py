@@ -34,6 +34,7 @@ from penstock.server.api import (
     overview,
     probes,
     queues,
+    readers,
     routers,
     session,
     spaces,
@@ -61,7 +62,7 @@ _PATHS_MAX: Final = 10_000
 
 HANDLERS: Final = (
     topics, routers, queues, work, watch, websocket, spaces, tables, table_watch, warehouse,
-    probes, overview, history, live, lake, session,
+    probes, overview, history, live, lake, session, readers,
 )  # fmt: skip
 """The modules whose handlers are in the route table."""
 

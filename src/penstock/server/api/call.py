@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -87,6 +88,8 @@ class Context:
     streams: dict[OpenStream, None] = field(default_factory=dict)
     tasks: set[Task[Any]] = field(default_factory=set)
     parked: dict[Task[Any], None] = field(default_factory=dict)
+    reader_numbers: Iterator[int] = field(default_factory=lambda: count(1))
+    """Numbers for streams, by which answers tell them apart."""
     columns: ColumnRuns = field(default_factory=ColumnRuns)
     shared: SharedWatches = field(init=False)
     looks: Looks = field(init=False)

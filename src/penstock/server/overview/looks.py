@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from penstock.kernel.errors import PenstockError
@@ -39,6 +40,7 @@ from penstock.server.overview.verdict import (
     verdict,
 )
 from penstock.server.overview.waiting import (
+    EACH_MAX,
     WaitingJobs,
     longest_first,
     queues_with_jobs,
@@ -47,6 +49,7 @@ from penstock.server.overview.waiting import (
     waiting_routers,
     waiting_table,
     waiting_topics,
+    waiting_watchers,
 )
 from penstock.topics.engine.views import partitions_view
 
@@ -62,7 +65,7 @@ WAREHOUSE_S: Final = 2.0
 QUEUES_SHARE: Final = 20
 """Looking over all queues may take a twentieth of the time at most."""
 SLICE_NS: Final = 500_000
-_TOPICS: Final = frozenset({"topic", "queue", "router"})
+_TOPICS: Final = frozenset({"topic", "queue", "router", "watcher"})
 """The kinds of what waits that a key with prefixes may see, if its prefixes reach the name."""
 
 T = TypeVar("T")
@@ -204,6 +207,8 @@ class Looks:
         pipeline = await self.pipeline.get()
         engine, now_ms = self.context.engine, self.now_ms()
         found = [*waiting_topics(engine, now_ms), *waiting_routers(engine)]
+        if engine.watchers.slow:
+            found += islice(waiting_watchers(list(self.context.streams), now_ms), EACH_MAX)
         found += [waiting_queue(each, now_ms) for each in jobs]
         found += waiting_ingest(pipeline)
         if look is not None:
@@ -299,6 +304,7 @@ def server_facts(context: Context) -> ServerFacts:
         draining=context.draining,
         partitions=partitions["total"],
         partitions_failed=len(partitions["failed"]),
+        watchers_stuck=engine.watchers.slow,
     )
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.kernel.units import format_ms
 from penstock.protocol.part_answers import PipelineState, Waiting
+from penstock.server.push.readers import Pushed
 from penstock.topics.core.cold_row import NotLoaded
 from penstock.topics.core.partition import Partition
 from penstock.topics.core.queue import Queue
@@ -85,6 +86,25 @@ def waiting_routers(engine: Engine) -> Iterator[Waiting]:
             text=reason,
             help=f"read and delete records of {config.dest}, or raise its cap",
             link=f"/topics/{config.source}",
+        )
+
+
+def waiting_watchers(streams: Iterable[object], now_ms: int) -> Iterator[Waiting]:
+    """Watchers that do not read what they were sent; each at the first topic that waits for it."""
+    for stream in streams:
+        if not isinstance(stream, Pushed) or (stuck := stream.stuck()) is None:
+            continue
+        who = stream.identity()
+        yield Waiting(
+            kind="watcher",
+            name=stuck.topic,
+            since=stuck.since_ms,
+            for_ms=max(0, now_ms - stuck.since_ms),
+            state="waiting",
+            reason="not_read",
+            text=f"watcher {who.name or who.peer or who.id} does not read what it was sent",
+            help="look after the client: it is let go if it goes on",
+            link=f"/topics/{stuck.topic}",
         )
 
 

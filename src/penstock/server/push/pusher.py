@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Container, Iterable
-from typing import Final
+from collections.abc import Container, Iterable, Iterator
+from typing import Final, Literal
 
 from penstock.kernel.errors import PenstockError
-from penstock.server.api.call import Context
-from penstock.server.push.watching import Follower, PushEvent
+from penstock.protocol.watchers import ReaderState
+from penstock.server.api.call import Call
+from penstock.server.push.readers import Identity, Reading, Stuck, identity_of
+from penstock.server.push.watching import Follower, PushEvent, named_by
+from penstock.topics.core.topic import Topic
 from penstock.topics.engine.watch import Behind, SharedPage
 
 _LOGGER: Final = logging.getLogger("penstock.server")
@@ -30,16 +33,21 @@ class Pusher:
     the connection is closed after a failure (`abort`).
     """
 
-    kind = "sse"
+    kind: Literal["sse", "websocket"] = "sse"
     """How it is connected."""
 
-    def __init__(self, context: Context) -> None:
-        self.context = context
+    def __init__(self, call: Call) -> None:
+        self._call = call
+        self.context = context = call.context
         self.engine = context.engine
+        self.name = named_by(call.request.headers)
+        self._number = next(context.reader_numbers)
+        self._since_ms = context.engine.clock.now_ms()
         self.followers: dict[str, Follower] = {}
         self.is_over = False
         self._waiting: dict[str, None] = {}  # topics to push, one page of each in turn
         self._is_full = False  # they wait for the peer to read
+        self._full_ms = 0  # since when
         self._is_serving = False  # or for their turn
         # An empty dict is less than a third of the size of an empty set, and most watchers use
         # neither.
@@ -241,6 +249,27 @@ class Pusher:
         self.load(follower)
         return Behind(loads=int(follower.cursor < found.head_seq))
 
+    def readings(self, topic: Topic) -> Iterator[Reading]:
+        """The peer itself, as a reader of a topic."""
+        follower = self.followers.get(topic.name)
+        if follower is not None:
+            self.load(follower)
+            yield Reading((self,), follower.cursor, self._state(follower, topic), follower.epoch)
+
+    def _state(self, follower: Follower, topic: Topic) -> ReaderState:
+        if topic.name in self._waiting:
+            return "slow" if self._is_full else "waiting"
+        return "loading" if follower.cursor < topic.head_seq else "ok"
+
+    def stuck(self) -> Stuck | None:
+        """What the peer does not read, and since when; None if it reads, or lacks nothing."""
+        topic = next(iter(self._waiting), None)
+        return Stuck(topic, self._full_ms) if self._is_full and topic is not None else None
+
+    def identity(self) -> Identity:
+        """What is known of the peer."""
+        return identity_of(self._call, self.kind, self._number, self.name, self._since_ms)
+
     def arrived(self, follower: Follower) -> None:
         """The peer has received every record of a topic."""
 
@@ -272,6 +301,8 @@ class Pusher:
 
     def _set_full(self, is_full: bool) -> None:
         """Note whether the peer does not read, and count it among those that do not."""
+        if is_full and not self._is_full:
+            self._full_ms = self.engine.clock.now_ms()
         self.engine.watchers.slow += is_full - self._is_full
         self._is_full = is_full
 

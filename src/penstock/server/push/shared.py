@@ -13,12 +13,14 @@ from __future__ import annotations
 import logging
 import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple, Protocol
 
 from penstock.kernel.errors import PenstockError
+from penstock.protocol.watchers import ReaderState
 from penstock.server.http.message import Direct, as_chunk
 from penstock.server.push import sse
+from penstock.server.push.readers import Identity, Reading
 from penstock.topics.core.topic import Topic
 from penstock.topics.engine.engine import Engine
 from penstock.topics.engine.watch import Behind, PageShape, SharedPage
@@ -48,6 +50,10 @@ class Member(Protocol):
     """A watcher that can join a batch; `batch` is None while it is served alone."""
 
     batch: EventBatch | None
+
+    def identity(self) -> Identity:
+        """What is known of the watcher."""
+        ...
 
     def offer(self, frames: bytes) -> bool:
         """Send bytes; False if the peer has no room and none were taken."""
@@ -167,6 +173,13 @@ class SharedWatch:
         if topic is None:
             return Behind()
         return Behind(sum(len(batch.members) for batch in self.batches if batch.is_behind(topic)))
+
+    def readings(self, topic: Topic) -> Iterator[Reading]:
+        """The watchers, by their batches."""
+        for batch in self.batches:
+            seq, epoch, _ = batch.cursor
+            state: ReaderState = "waiting" if batch.is_behind(topic) else "ok"
+            yield Reading(batch.members, seq, state, epoch)
 
     def push(self, _topic: str) -> None:
         """The topic's turn. A round in progress continues instead of starting again."""

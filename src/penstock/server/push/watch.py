@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 from typing import Final
 
 from penstock.kernel.errors import PenstockError
@@ -15,7 +16,7 @@ from penstock.protocol.errors import (
     TopicNotFound,
     Unauthorized,
 )
-from penstock.protocol.routes import EVENT_STREAM, FLAG, READ, TEXT, Param
+from penstock.protocol.routes import EVENT_STREAM, FLAG, NAMED, READ, TEXT, Param
 from penstock.protocol.values import begins
 from penstock.server.api.auth import query_token
 from penstock.server.api.call import ROUTES, Call
@@ -32,6 +33,7 @@ from penstock.server.push.watching import (
     WatchDefaults,
     WatcherSession,
     WatchRequest,
+    named_by,
     shape_of,
     watch_request,
 )
@@ -47,6 +49,7 @@ _LOGGER: Final = logging.getLogger("penstock.server")
     scope=READ,
     body=requests.WatchBody,
     query=(Param("lenient", FLAG, "Leave out topics that do not exist."),),
+    headers=(NAMED,),
     errors=(TopicNotFound, Throttled),
 )
 async def make_watch(call: Call) -> Answer:
@@ -59,6 +62,7 @@ async def make_watch(call: Call) -> Answer:
         context.watch_topics_max,
     )
     request = watch_request(call.read(requests.WatchBody), context.engine.limits, defaults)
+    request = replace(request, name=request.name or named_by(call.request.headers))
     places = await resolve(call, request, lenient=call.query.flag("lenient", False))
     now_ms = context.clock.monotonic_ms()
     context.sessions.check_room(now_ms)
@@ -115,7 +119,10 @@ def matching(call: Call, request: WatchRequest) -> list[str]:
     "/v0/watch/{name}",
     named="session",
     query=(Param("token", TEXT, "The key, for browsers."),),
-    headers=(Param("Last-Event-ID", TEXT, "`id` of the last event seen; only ever goes back."),),
+    headers=(
+        Param("Last-Event-ID", TEXT, "`id` of the last event seen; only ever goes back."),
+        NAMED,
+    ),
     errors=(NotFound, NotAcceptable, Throttled),
     guard="own",
     media=EVENT_STREAM,
@@ -150,8 +157,8 @@ class WatchStream(Pusher):
     """One stream of a session. Streams of one session share its cursors."""
 
     def __init__(self, call: Call, session: WatcherSession) -> None:
-        super().__init__(call.context)
-        self._call = call
+        super().__init__(call)
+        self.name = self.name or session.request.name
         self._session = session
         self._request = session.request
         self._stream = call.exchange.stream(sse.CONTENT_TYPE, sse.HEADERS)

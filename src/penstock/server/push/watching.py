@@ -7,13 +7,16 @@ WebSocket encode the same events differently.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from penstock.protocol.errors import InvalidRequest, Throttled
 from penstock.protocol.limits import TopicLimits
 from penstock.protocol.requests import WatchBody, WatchPlace, node_names
+from penstock.protocol.values import check_text
+from penstock.protocol.watchers import NAME_BYTES_MAX, NAME_HEADER
 from penstock.server.api.auth import Grant
 from penstock.server.push import sse
 from penstock.topics.core.predicate import Predicate, parse_predicate
@@ -48,6 +51,7 @@ class WatchRequest:
     include_tags: bool = False
     include_meta: bool = True
     include_data: bool = True
+    name: str | None = None
 
 
 class WatchDefaults(NamedTuple):
@@ -82,7 +86,24 @@ def watch_request(body: WatchBody, limits: TopicLimits, defaults: WatchDefaults)
         body.include_tags is True,
         body.include_meta is not False,
         body.include_data is not False,
+        check_name(body.name),
     )
+
+
+def check_name(name: str | None) -> str | None:
+    """The name that a client gives itself, or `InvalidRequest`; None if it gives none."""
+    if name is not None:
+        check_text("name", name, NAME_BYTES_MAX)
+    return name or None
+
+
+def named_by(headers: Mapping[str, str]) -> str | None:
+    """The name in a client's headers, decoded as UTF-8."""
+    name = headers.get(NAME_HEADER.lower())
+    if name is not None:
+        with suppress(UnicodeDecodeError, UnicodeEncodeError):
+            name = name.encode("latin-1").decode()
+    return check_name(name)
 
 
 def _place(place: WatchPlace | None) -> StartPlace:

@@ -18,7 +18,7 @@ from penstock.protocol.errors import (
     UnsupportedMessage,
 )
 from penstock.protocol.limits import WATCH_PREFIXES_MAX
-from penstock.protocol.routes import ADMIN, READ, WRITE
+from penstock.protocol.routes import ADMIN, NAMED, READ, WRITE
 from penstock.protocol.values import begins
 from penstock.server.api.answers import Flags, Numbers, Spent, written
 from penstock.server.api.auth import SUBPROTOCOL, offered_protocols, protocol_token
@@ -49,7 +49,7 @@ _LOGGER: Final = logging.getLogger("penstock.server")
 _OPS: Final = {"record": b"record", "caught-up": b"caught_up", "tombstone": b"tombstone"}
 
 
-@ROUTES.get("/v0/ws", statuses=(101,), errors=(Throttled,), guard="own", media="")
+@ROUTES.get("/v0/ws", statuses=(101,), headers=(NAMED,), errors=(Throttled,), guard="own", media="")
 def open_ws(call: Call) -> None:
     """Subscribe and publish over a WebSocket."""
     offered = offered_protocols(call.request.headers)
@@ -65,8 +65,7 @@ class Socket(Pusher):
     kind = "websocket"
 
     def __init__(self, call: Call, subprotocol: str | None) -> None:
-        super().__init__(call.context)
-        self._call = call
+        super().__init__(call)
         self._socket = call.exchange.upgrade(subprotocol)
         self._socket.on_text = self._on_text
         self._socket.on_binary = self._on_binary
@@ -202,6 +201,7 @@ class Socket(Pusher):
             return
         if self.is_over:
             return
+        self.name = request.name or self.name
         self._reply(ws.subscribed(operation.request_id, places))
         begun = [*places]
         for name, place in places.items():

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Final
 
@@ -16,12 +17,16 @@ from penstock.kernel.errors import PenstockError
 from penstock.kernel.units import KIB
 from penstock.protocol.errors import NotAcceptable, NotAQueue, Throttled, TopicNotFound
 from penstock.protocol.limits import clamp_lease_ms
-from penstock.protocol.routes import EVENT_STREAM, NUMBER, READ, TEXT, WRITE, Param
+from penstock.protocol.routes import EVENT_STREAM, NAMED, NUMBER, READ, TEXT, WRITE, Param
+from penstock.protocol.watchers import ReaderState
 from penstock.server.api.call import ROUTES, Call
 from penstock.server.api.queries import check_accepts_events
 from penstock.server.api.queues import check_node, job_event
 from penstock.server.push import sse
+from penstock.server.push.readers import Identity, Reading, identity_of
+from penstock.server.push.watching import named_by
 from penstock.topics.core.leases import ClaimRequest, Settle
+from penstock.topics.core.topic import Topic
 from penstock.topics.engine.queues import LeasedJob
 
 RECHECK_S: Final = 0.25
@@ -43,6 +48,7 @@ _LOGGER: Final = logging.getLogger("penstock.server")
         Param("lease_ms", NUMBER, "How long each job is leased."),
         Param("token", TEXT, "The key, for browsers."),
     ),
+    headers=(NAMED,),
     errors=(TopicNotFound, NotAcceptable, NotAQueue, Throttled),
     media=EVENT_STREAM,
     key_in_query=True,
@@ -68,6 +74,10 @@ class WorkStream:
     """One worker: a task that claims jobs when there is room, and sends them."""
 
     def __init__(self, call: Call, request: ClaimRequest) -> None:
+        self._call = call
+        self._number = next(call.context.reader_numbers)
+        self._since_ms = call.context.engine.clock.now_ms()
+        self._name = named_by(call.request.headers) or request.node
         self._context = call.context
         self._engine = call.context.engine
         self._topic = call.name
@@ -91,6 +101,19 @@ class WorkStream:
     def end(self) -> None:
         """The server stops."""
         self._say_goodbye(sse.SHUTDOWN_CODE, sse.SHUTDOWN_TEXT)
+
+    def readings(self, _topic: Topic) -> Iterator[Reading]:
+        """The worker itself: it has no place, it holds jobs."""
+        held, most = len(self._held), self._request.jobs_max
+        state: ReaderState = "slow" if not self._stream.has_room() else "ok"
+        if state == "ok" and held >= most:
+            state = "held"
+        reason = f"it holds {held} of {most} jobs" if state == "ok" else ""
+        yield Reading((self,), None, state, None, reason, None, held)
+
+    def identity(self) -> Identity:
+        """What is known of the worker."""
+        return identity_of(self._call, "worker", self._number, self._name, self._since_ms)
 
     def _on_turn(self, _topic: str) -> None:
         self._news.set()

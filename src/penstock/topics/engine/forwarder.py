@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from penstock.kernel.clock import Clock
 from penstock.kernel.errors import PenstockError
 from penstock.protocol.errors import RouterNotFound, TopicNotFound
 from penstock.protocol.values import check_topic_name
+from penstock.protocol.watchers import ReaderState
 from penstock.topics.core.cold_row import ColdBlock, NotLoaded
 from penstock.topics.core.partition import DecidedChange
 from penstock.topics.core.registry import Registry
@@ -32,6 +33,16 @@ each may copy a thousand records.
 """
 _AGAIN_S: Final = 1.0
 """How long a router waits after the log refused its copies, or for records to expire."""
+
+
+class RouterPlace(NamedTuple):
+    """The last seq of its source that a router has processed, and what it waits for."""
+
+    router: str
+    dest: str
+    seq: int
+    state: ReaderState
+    reason: str
 
 
 class Forwarder:
@@ -122,13 +133,22 @@ class Forwarder:
         head_seq = topic.head_seq if topic else 0
         return [
             {
-                "router": router.config.name,
-                "dest": router.config.dest,
-                "behind": max(0, head_seq - router.source_seq),
-                "reason": self._reason(router, head_seq),
+                "router": place.router,
+                "dest": place.dest,
+                "behind": max(0, head_seq - place.seq),
+                "reason": place.reason,
             }
-            for router in self._registry.routers.fed_by(source)
+            for place in self.places(source)
         ]
+
+    def places(self, source: str) -> Iterator[RouterPlace]:
+        """How far each router of a topic has come, and what it waits for."""
+        topic = self._registry.topics.get(source)
+        head_seq = topic.head_seq if topic else 0
+        for router in self._registry.routers.fed_by(source):
+            config = router.config
+            state, reason = self._standing(router, head_seq)
+            yield RouterPlace(config.name, config.dest, router.source_seq, state, reason)
 
     def stopped(self, most: int) -> list[tuple[RouterConfig, str]]:
         """Routers whose destination takes no more, each with the reason."""
@@ -143,18 +163,21 @@ class Forwarder:
         return found
 
     def _reason(self, router: Router, head_seq: int) -> str:
+        return self._standing(router, head_seq)[1]
+
+    def _standing(self, router: Router, head_seq: int) -> tuple[ReaderState, str]:
+        name = router.config.name
         if router.source_seq >= head_seq:
-            return "up to date"
-        block = self._loading.get(router.config.name)
+            return "ok", "up to date"
+        block = self._loading.get(name)
         if block is not None:
             error = self.cold.failure(block) if self.cold is not None else None
             found = "are read from disk" if error is None else f"cannot be read: {error}"
-            return f"its next records {found}"
-        if router.config.name in self._held:
-            return f"topic {router.config.dest!r} is full and rejects more"
-        return (
-            "copies are on their way" if router.config.name in self._moving else "waits for a turn"
-        )
+            return "loading", f"its next records {found}"
+        if name in self._held:
+            return "held", f"topic {router.config.dest!r} is full and rejects more"
+        is_moving = name in self._moving
+        return "waiting", "copies are on their way" if is_moving else "waits for a turn"
 
     def _upstream(self, dest: str) -> list[Router]:
         """The routers that lead to a topic, nearest first."""

@@ -77,7 +77,10 @@ def test_the_document_has_the_headers_that_a_client_may_send():
     assert found == {
         "write": ["Idempotency-Key"],
         "write_many": ["Idempotency-Key"],
-        "open_watch": ["Last-Event-ID"],
+        "make_watch": ["X-Penstock-Name"],
+        "open_watch": ["Last-Event-ID", "X-Penstock-Name"],
+        "open_work": ["X-Penstock-Name"],
+        "open_ws": ["X-Penstock-Name"],
         "watch_table": ["Last-Event-ID"],
         "live": ["Last-Event-ID"],
     }

@@ -83,12 +83,12 @@ function Opened({ name, seq, record, close }) {
 function Readers({ watchers, push }) {
   const all = watchers?.watchers ?? [], routers = all.filter((/** @type {any} */ one) => one.kind === "router"), others = all.filter((/** @type {any} */ one) => one.kind !== "router");
   const standing = push?.topic, slow = watchers?.behind > 0;
-  return html`<${Card} title="Who gets it" sub=${watchers?.count == null ? "" : `${some(watchers.count - routers.length, "watcher")} · ${some(routers.length, "router")}`}>
+  return html`<${Card} title="Who gets it" sub=${watchers?.count == null ? "" : `${some(watchers.count - watchers.routers, "watcher")} · ${some(watchers.routers, "router")}`}>
     ${standing ? html`<${Why} of=${slow ? "late" : "ok"}>${standing.band ? html`<b>Band ${standing.band}.</b> ` : null}${standing.reason}${standing.effective_priority == null ? "" : `. Priority ${standing.effective_priority}.`}<//>` : null}
     ${watchers?.error ? html`<${Missing} of=${watchers} what="Watchers" />` : html`<div class="tops"><div class="watcher head"><span>watcher</span><span class="num">behind</span><span class="num">age</span></div>
     ${others.slice(0, 12).map((/** @type {any} */ one) => html`<div class="watcher" key=${one.id} title="${one.peer ?? ""} ${one.reason}"><span>${one.state === "ok" ? null : html`<${Chip} kind=${one.state === "slow" ? "slow" : ""} icon=${one.state === "slow" ? "triangle-alert" : "clock"}>${one.state}<//> `}${one.name ?? one.peer ?? one.id}</span><span class="num">${count(one.behind)}</span><span class="num soft">${ms(one.behind_ms)}</span></div>`)}
     ${others.length ? null : html`<p class="muted">Nobody watches it.</p>`}
-    ${others.length > 12 ? html`<a class="link" href="/v0/topics/${encodeURIComponent(watchers.topic)}/watchers">All ${watchers.count}</a>` : null}
+    ${watchers && watchers.count - watchers.routers > 12 ? html`<a class="link" href="/v0/topics/${encodeURIComponent(watchers.topic)}/watchers?limit=1000">All ${watchers.count}</a>` : null}
     ${routers.length ? html`<div class="sep">${routers.map((/** @type {any} */ one) => html`<div class="watcher" key=${one.id} title=${one.reason}><span><${Icon} name="shuffle" small /> ${one.name} to <a class="mono link" href="/topics/${encodeURIComponent(one.dest)}">${one.dest}</a></span><span class="num">${count(one.behind)}</span><span class="num soft">${ms(one.behind_ms)}</span></div>`)}</div>` : null}</div>`}<//>`;
 }
 
