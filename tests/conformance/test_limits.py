@@ -238,7 +238,8 @@ def test_who_never_reads_a_stream_or_a_socket_gives_its_place_back(launch, topic
         socket.send("subscribe", topic=topic)
         for number in range(100):
             api.write(topic, [number, "x" * 200_000])
-        assert [record["data"][0] for record in reader.records(100)] == list(range(100))
+            [record] = reader.records(1)  # at once: a busy machine writes for longer than a stall
+            assert record["data"][0] == number
         found = functools.partial(api.get, "/v0/metrics", {"Accept": "application/json"})
         until(lambda: reader.frame() and found().json["sse_connections"] == 1, "only the reader")
         assert deaf.status == worker.status == 200

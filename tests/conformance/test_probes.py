@@ -32,7 +32,7 @@ def test_ready(api, topic, path):
 
 @row("1.0 prefix")
 def test_only_the_probes_have_names_at_the_root(api):
-    for path in ("/health", "/ready", "/metrics", "/topics", "/watch"):
+    for path in ("/health", "/ready", "/metrics", "/watch"):
         expect.refusal(api.get(path), 404, "not_found")
 
 
