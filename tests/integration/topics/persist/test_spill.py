@@ -65,6 +65,7 @@ async def test_what_was_spilled_is_deleted_routed_claimed_and_sealed_like_any_ot
             await write(engine, "t", first, 50)
             await write(engine, "q", first, 50)
         await until(lambda: engine.registry.hot_bytes <= LIMIT)
+        await until(lambda: engine.registry.topics["copies"].head_seq == 3_000)
         await engine.delete("t", match=Predicate("t7", prefix=False))
         wanted = [number for number in range(3_000) if number % 10 != 7]
         assert await drained(engine, "t") == wanted
