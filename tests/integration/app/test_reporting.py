@@ -44,6 +44,7 @@ def client(server: ServerProcess) -> Iterator[Client]:
 
 def started(*command: str, directory: Path) -> subprocess.Popen[bytes]:
     clean = {name: text for name, text in os.environ.items() if not name.startswith("PENSTOCK_")}
+    clean["PYTHONPATH"] = os.pathsep.join(sys.path)  # the engine of the tests is in `tests`
     with (directory / "part.log").open("ab") as log:
         return subprocess.Popen(
             [sys.executable, "-m", "penstock", *command],
