@@ -7,6 +7,7 @@ there to be read.
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
@@ -32,12 +33,15 @@ if TYPE_CHECKING:
 ANSWER_MS: Final = 5_000
 """How long a part has for its answer."""
 _decode: Final = msgspec.json.Decoder(PartAnswer).decode
+_STAGE_NAME: Final = re.compile(r"[a-z][a-z_]{0,63}")
 
 
 async def switch_stage(
     context: Context, stage: str, action: str, part: str | None = None
 ) -> StageSwitched:
     """Have a stage of the pipeline held, or let go on; returns when the part has done it."""
+    if not _STAGE_NAME.fullmatch(stage):  # no look at the parts is needed to say so
+        raise PartRefused(f"there is no stage {stage!r}: GET /v0/pipeline lists them")
     pipeline = await pipeline_of(context, part)
     if pipeline.part is None:
         raise PartNotFound(part or "ingest")
