@@ -77,7 +77,30 @@ def pipeline_checks(storage: Storage, *, is_ours: bool) -> tuple[Check, ...]:
     """What a session must pass before a pipeline runs on it."""
     if is_ours:
         return (check_python,)
-    return (check_python, lambda spark: check_shared(spark, storage))
+    return (once_a_spark(check_python, lambda spark: check_shared(spark, storage)),)
+
+
+def once_a_spark(*checks: Check) -> Check:
+    """A check that asks each Spark which a link meets once: one that has passed is known again.
+
+    On a server that has just been started again, checks take longer than the work that waits for
+    them. So a Spark of the same version, master and machine as the one that has passed is not asked
+    again. If it were different after all, nothing wrong would be committed: a Python without
+    Penstock says so in its error (`explained`), a file that a task does not find is an error, and
+    what tasks wrote is compared with what is here.
+    """
+    passed: tuple[str | None, ...] | None = None
+
+    def check(spark: SparkSession) -> None:
+        nonlocal passed
+        settings = spark.conf.getAll
+        found = (spark.version, settings.get("spark.master"), settings.get("spark.driver.host"))
+        if found != passed:
+            for each in checks:
+                each(spark)
+            passed = found
+
+    return check
 
 
 def check_python(spark: SparkSession) -> None:
@@ -99,28 +122,6 @@ def explained(error: Exception) -> Exception:
     if isinstance(error, Rejected) or _MISSING not in str(error):
         return error
     return PenstockMissing(_advice("that Python cannot import it", "the Python of Spark"))
-
-
-class SharedFiles:
-    """Checks that executors share the lake's files, once for each Spark that a link meets.
-
-    On a server that has just been started again, the check takes longer than the work that waits
-    for it. So a Spark of the same version, master and machine as one that has passed is not asked
-    again. If it were different after all, nothing wrong would be committed: a file that a task
-    does not find is an error, and what tasks wrote is compared with what is here.
-    """
-
-    def __init__(self, storage: Storage) -> None:
-        self._storage = storage
-        self._passed: tuple[str | None, ...] | None = None
-
-    def check(self, spark: SparkSession) -> None:
-        """Refuse a Spark whose executors see other files."""
-        settings = spark.conf.getAll
-        found = (spark.version, settings.get("spark.master"), settings.get("spark.driver.host"))
-        if found != self._passed:
-            check_shared(spark, self._storage)
-            self._passed = found
 
 
 def check_shared(spark: SparkSession, storage: Storage) -> None:

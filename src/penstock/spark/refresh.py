@@ -41,7 +41,7 @@ from penstock.spark.lake.views import ViewNames, bind, bound_frame
 from penstock.spark.lake.writing import WriteOptions, WrittenFiles, write_table
 from penstock.spark.link import SparkLink, interrupt, open_session, reason
 from penstock.spark.options import SparkOptions, plain_options, spark_options
-from penstock.spark.probes import SharedFiles, check_python, check_shared, explained
+from penstock.spark.probes import check_python, check_shared, explained, once_a_spark
 from penstock.spark.progress import QueryProgress, watching
 from penstock.spark.query_errors import lost, said
 from penstock.spark.topics.http import TopicRecreated
@@ -339,7 +339,7 @@ class SparkEngine:
         # An engine's own JVM is not started again before it is asked for: its query may be what
         # ended the last one.
         self._link = SparkLink(options, session_id=session_id, is_ours=is_ours, restarts=False)
-        self._shared_files = SharedFiles(lake.storage)
+        self._check_shared = once_a_spark(lambda spark: check_shared(spark, lake.storage))
         self._link.require(self._check)
         self._full = FullRefresh(lake, write=write, tell=tell)
         copies = cache_dir(None if options is None else options.cache_dir) / "rows"
@@ -427,7 +427,7 @@ class SparkEngine:
         """Refuse a Spark that has no way to the lake's files."""
         check_session(spark, self._lake.data_path)
         if not self._link.is_ours:
-            self._shared_files.check(spark)
+            self._check_shared(spark)
 
 
 def query_frame(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.lake.storage import Storage
-from penstock.spark.probes import SharedFiles
+from penstock.spark.probes import check_shared, once_a_spark
 
 
 class Asked(Exception):
@@ -32,17 +32,18 @@ def test_a_spark_that_shares_the_files_is_not_asked_again_and_another_one_is(
     spark: Any, tmp_path: Path
 ) -> None:
     (tmp_path / "files").mkdir()
-    shared = SharedFiles(Storage(f"{tmp_path}/files/"))
+    storage = Storage(f"{tmp_path}/files/")
+    check = once_a_spark(lambda spark: check_shared(spark, storage))
     settings = spark.conf.getAll
     with pytest.raises(Asked):
-        shared.check(SparkLike(spark.version, settings))  # type: ignore[arg-type]
-    shared.check(spark)
-    shared.check(SparkLike(spark.version, settings))  # type: ignore[arg-type]
+        check(SparkLike(spark.version, settings))  # type: ignore[arg-type]
+    check(spark)
+    check(SparkLike(spark.version, settings))  # type: ignore[arg-type]
     for other in (
         SparkLike("3.5.0", settings),
         SparkLike(spark.version, settings | {"spark.driver.host": "elsewhere"}),
         SparkLike(spark.version, settings | {"spark.master": "spark://elsewhere:7077"}),
     ):
         with pytest.raises(Asked):
-            shared.check(other)  # type: ignore[arg-type]
+            check(other)  # type: ignore[arg-type]
     assert list((tmp_path / "files").iterdir()) == []
