@@ -22,12 +22,14 @@ from penstock.app.up import INGEST, SERVER, Up, UpSettings, ingest_status
 from penstock.app.up import TABLES as TABLES_PART
 from penstock.client import AsyncClient, ClientSettings
 from penstock.config import IngestSettings, Settings, TablesSettings, load_spark
+from penstock.demo.pace import Fastest, Pace
 from penstock.demo.story import (
     BURST,
     FLEET,
     LOAD,
     SCHEDULE,
     TABLES,
+    USUAL_PER_S,
     change_tariff,
     prepare_lake,
     prepare_tariffs,
@@ -66,6 +68,8 @@ class Moment:
     ingest: dict[str, Any] | None = None
     scheduler: dict[str, Any] | None = None
     rows: dict[str, int] = field(default_factory=dict)
+    fastest_per_s: int = 0
+    """The most readings that were stored in a second so far."""
     tables: list[TableHealth] = field(default_factory=list)
     workers: tuple[int, ...] = ()
 
@@ -82,6 +86,8 @@ class Plant:
         self.is_paused = False
         self.is_bursting = False
         self.load: LoadGenerator | None = None
+        self.fastest = Fastest()
+        self._pace = Pace(USUAL_PER_S)
         self._watching: asyncio.Task[None] | None = None
         self._warehouse: Warehouse | None = None
         self._client: AsyncClient | None = None
@@ -173,7 +179,7 @@ class Plant:
         """Five times the load, or back to the usual one."""
         assert self.load is not None
         self.is_bursting = not self.is_bursting
-        self.load.arrivals.factor = BURST if self.is_bursting else 1.0
+        self.load.arrivals.factor = self._pace.factor * (BURST if self.is_bursting else 1.0)
         self.say(f"load times {BURST:g}" if self.is_bursting else "the load is the usual one")
 
     def pause(self) -> None:
@@ -220,16 +226,32 @@ class Plant:
             asyncio.to_thread(self._lake_status),
         )
         rows, tables, workers = lake
-        return Moment(
-            time.monotonic() - self._began_s if load else 0.0,
-            load.state.offered if load else 0,
-            sum(map(len, self.acked.values())),
-            ingest,
-            scheduler,
-            rows,
-            tables,
-            workers,
+        moment = Moment(
+            at_s=time.monotonic() - self._began_s if load else 0.0,
+            offered=load.state.offered if load else 0,
+            acked=sum(map(len, self.acked.values())),
+            ingest=ingest,
+            scheduler=scheduler,
+            rows=rows,
+            tables=tables,
+            workers=workers,
         )
+        moment.fastest_per_s = self.fastest.look(moment.at_s, rows.get("readings", 0))
+        self._keep_pace(moment)
+        return moment
+
+    def _keep_pace(self, moment: Moment) -> None:
+        """Send less if this machine does not store the usual load; a disturbance is no reason."""
+        if self.load is None or self.is_bursting or self.is_paused or moment.ingest is None:
+            return
+        before, factor = self._pace.factor, self._pace.look(moment.offered - moment.acked)
+        if factor < before:
+            self.load.arrivals.factor = factor
+            usual = USUAL_PER_S * FLEET.meters
+            self.say(
+                f"{usual:,} readings a second are more than this machine stores: "
+                f"meters send {usual * factor:,.0f}"
+            )
 
     def _check(self) -> None:
         """Raise what ended `up`, if it has ended."""

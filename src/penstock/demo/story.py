@@ -17,28 +17,31 @@ from penstock.metering.shapes import Day
 from penstock.metering.tariff_files import Row, Sheet
 from penstock.metering.tariff_space import TariffSpace
 
-FLEET: Final = Fleet(devices=40, meters=25, seed=7)
-LOAD: Final = Day(low_per_s=10, high_per_s=60, period_ms=30_000)
+FLEET: Final = Fleet(devices=40, meters=50, seed=7)
+LOAD: Final = Day(low_per_s=240, high_per_s=840, period_ms=30_000)
 """Messages per second over a day that takes half a minute."""
+USUAL_PER_S: Final = 400
+"""Their mean: 20,000 readings per second."""
 BURST: Final = 5.0
 DISTRICTS: Final = ("harbour", "hill", "market", "mill", "station")
 
 TABLES: Final = {
     "usage_per_hour": """\
-SELECT d.district, r.meter, date_trunc('hour', r.time) AS hour,
+SELECT d.district, date_trunc('hour', r.time) AS hour,
        sum(r.energy_wh) AS energy_wh, count(*) AS readings
 FROM readings r JOIN districts d ON d.meter = r.meter
-GROUP BY d.district, r.meter, date_trunc('hour', r.time)""",
+GROUP BY d.district, date_trunc('hour', r.time)""",
     "charges_per_meter": """\
 SELECT d.district, c.meter, sum(c.charge) AS charge, count(*) AS charges
 FROM charges c JOIN districts d ON d.meter = c.meter
 GROUP BY d.district, c.meter""",
     "district_totals": """\
-SELECT c.district, count(*) AS meters, sum(c.charge) AS charge, sum(u.energy_wh) AS energy_wh
-FROM charges_per_meter c
-JOIN (SELECT meter, sum(energy_wh) AS energy_wh FROM usage_per_hour GROUP BY meter) u
-  ON u.meter = c.meter
-GROUP BY c.district""",
+SELECT c.district, c.meters, c.charge, u.energy_wh
+FROM (SELECT district, count(*) AS meters, sum(charge) AS charge
+      FROM charges_per_meter GROUP BY district) c
+JOIN (SELECT district, sum(energy_wh) AS energy_wh
+      FROM usage_per_hour GROUP BY district) u
+  ON u.district = c.district""",
 }
 SCHEDULE: Final = "2s"
 

@@ -19,7 +19,7 @@ from rich.live import Live
 
 from penstock.demo.plant import Plant
 from penstock.demo.proof import prove, why_unprovable
-from penstock.demo.view import moment_line, view
+from penstock.demo.view import how_far, moment_line, view
 from penstock.kernel.errors import Unavailable
 
 CHECK_S: Final = 30.0
@@ -77,6 +77,7 @@ class Tour:
         for right, text in findings:
             click.echo(f"  {'✓' if right else '✗'} {text}")
         is_right = all(right for right, _ in findings)
+        click.echo(f"    {how_far(self.plant.fastest.per_s)}")
         click.echo("all is right" if is_right else "something is WRONG: see ✗ above")
         return is_right
 

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.demo.plant import Moment
+from penstock.demo.story import FLEET, USUAL_PER_S
 from penstock.flow.planner import OCCUPANCY_MAX
 from penstock.kernel.units import format_ms
 
@@ -59,11 +60,24 @@ def view(moment: Moment, event: str, url: str, width: int, height: int) -> Rende
     return Group(
         _head(moment, url),
         Text.assemble((" ▸ ", WARM), (event, TEXT), no_wrap=True, overflow="ellipsis"),
-        panel(_counts(moment), "messages", f"{_behind(moment)} not in the lake yet"),
+        panel(
+            _counts(moment),
+            "messages",
+            f"fastest {moment.fastest_per_s:,}/s · {_behind(moment)} not in the lake yet",
+        ),
         panel(_stages(moment.ingest, width), "stages", _bottleneck(moment.ingest)),
         pressure,
         panel(_tables(moment), "stream tables", f"{len(moment.workers)} workers"),
         _keys(),
+    )
+
+
+def how_far(fastest_per_s: int) -> str:
+    """How much this machine can store, as far as it was asked to."""
+    usual = USUAL_PER_S * FLEET.meters
+    return (
+        f"{usual:,} readings a second are the usual load; in the fastest second "
+        f"{fastest_per_s:,} were stored"
     )
 
 

@@ -51,6 +51,7 @@ def test_every_acknowledged_message_is_in_the_lake_once_and_every_table_equals_i
     assert re.search(r"the flat tariff is dearer since seq \d+", said)
     for table in ("usage_per_hour", "charges_per_meter", "district_totals"):
         assert re.search(rf"✓ {table}: [1-9][\d,]* rows, 0 unlike its query", said), said
+    assert re.search(r"in the fastest second [1-9][\d,]* were stored", said), said
     assert "the topic server is killed with SIGKILL" in said
     assert re.search(r"worker \d+ is killed", said), said
     assert "✗" not in said
