@@ -61,6 +61,8 @@ class InputChange:
     bytes_held: int = 0
     shape: str = ""
     """Its columns with their types, as a text that differs where they do."""
+    rows: pa.Table | None = None
+    """The weighted rows, if they were read here."""
 
 
 class ChangeReader:
@@ -112,7 +114,7 @@ class ChangeReader:
         count = sum(file.rows for file in feed) if changes is None else changes.count
         if not count:
             return before
-        read = 0
+        read, rows = 0, None
         if count <= self._limits.here_rows_max:
             parts = self._fed(old.table, feed) if changes is None else self._rows(changes)
             rows, read = consolidated(pa.concat_tables(parts)), count
@@ -124,7 +126,7 @@ class ChangeReader:
             delta = _fed_frame(self._lake.storage, old.table, feed)
         else:
             delta = _changed_frame(self._lake.storage, changes)
-        return replace(before, delta=delta, count=count, rows_read=read)
+        return replace(before, delta=delta, count=count, rows_read=read, rows=rows)
 
     def _fed(self, table: TableInfo, feed: Sequence[FeedFile]) -> list[pa.Table]:
         try:

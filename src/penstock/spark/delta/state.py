@@ -3,6 +3,10 @@
 The state is a table of its own in the lake, one row for each group. The first differential refresh
 after a full one fills it from the inputs' old rows; from then on a refresh reads the state of the
 groups that changed, found by key in local copies of its files, and no input but the changes.
+
+Where the keys are columns of the only input that changed, the stored groups are looked up before
+the query runs, and one job sums up the changes, adds them and makes the rows. Otherwise a first job
+says which groups change.
 """
 
 from __future__ import annotations
@@ -32,15 +36,14 @@ from penstock.spark.lake.writing import WriteOptions, write_there
 from penstock.tables.core.history import ReasonCode
 from penstock.tables.core.model import Mode
 from penstock.tables.delta.compiler import Compiled
-from penstock.tables.delta.rules import WEIGHT
-from penstock.tables.delta.state import REREAD, ROWS, State
+from penstock.tables.delta.state import IS, REREAD, ROWS, WAS, State
 from penstock.tables.engine import Made, RefreshTask, StateDisagrees
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.dataframe import DataFrame
     from pyspark.sql.connect.session import SparkSession
 
-_OLD, _DELTA, _KEYS, _BOTH = ("penstock_state_" + word for word in ("old", "delta", "keys", "both"))
+_OLD, _DELTA, _KEYS = ("penstock_state_" + word for word in ("old", "delta", "keys"))
 
 
 _TYPES: Final[dict[tuple[str, ...], tuple[str, ...]]] = {}
@@ -66,17 +69,32 @@ class StateRun:
 
     def rows(self, sql: str, names: ViewNames, changed: Collection[str]) -> tuple[pa.Table, Made]:
         """The weighted rows by which the contents change, and what to store beside them."""
-        added = self._collected(sql, names)
         whole = self._filled() if self.task.state is None else None
-        keys = added.select(list(self.state.keys))
-        found = self._found(whole, keys)
-        merged = self._merged(found.rows, added)
-        merged = self._reread(merged, changed, found.rows.schema)
+        keys = self._keys_here(changed)
+        if keys is not None:
+            before = self._found(whole, keys).rows
+            views = _views(self.spark, names, self.changes) | {_OLD: self._local(before)}
+            stepped = self._run(self.state.step(_OLD, sql), views)
+            found = self._found(whole, self._keys(stepped))
+        else:
+            added = self._run(sql, _views(self.spark, names, self.changes))
+            found = self._found(whole, self._keys(added))
+            views = {
+                _OLD: self._local(found.rows),
+                _DELTA: self._local(added.cast(_arrived(added))),
+            }
+            stepped = self._local_rows(self.state.step(_OLD, f"SELECT * FROM {_DELTA}"), views)
+        held = found.rows.schema
+        again = stepped.column(REREAD).to_numpy(zero_copy_only=False).astype(np.bool_)
+        kept = stepped.filter(pa.array(~again))
+        made = [kept, *self._reread(stepped.filter(pa.array(again)), changed)]
+        merged = pa.concat_tables([part.select(held.names).cast(held) for part in made])
         _check(merged, self.task)
         if self.state.keys:
             merged = merged.filter(pc.greater(merged.column(ROWS), 0))
-        visible = self._visible(found.rows, merged)
-        return visible, self._stored(whole, found, merged)
+        parts = [self._shown(stepped, WAS, -1), *(self._shown(part, IS, 1) for part in made)]
+        shown = pa.concat_tables(parts, promote_options="permissive")  # of what may be NULL inside
+        return shown, self._stored(whole, found, merged)
 
     def filled_there(self) -> Made | None:
         """The state of the rows as they are now, filled by Spark's tasks; None if they cannot."""
@@ -99,8 +117,27 @@ class StateRun:
     def _filled(self) -> pa.Table:
         """The whole state, from the old rows of the inputs."""
         names = ViewNames()
-        rows = self._collected(self.state.full(names), names)
+        rows = self._run(self.state.full(names), _views(self.spark, names, self.changes))
         return rows.cast(_arrived(rows))
+
+    def _keys(self, rows: pa.Table) -> pa.Table:
+        return rows.select(list(self.state.keys))
+
+    def _keys_here(self, changed: Collection[str]) -> pa.Table | None:
+        """Keys among which are those of all groups that change; None if only the query knows."""
+        if not self.state.keys:
+            return pa.table({})
+        source = self.state.key_source()
+        if source is None or {*changed} != {source[0]}:
+            return None
+        rows = self.changes[source[0]].rows
+        if rows is None or not {*source[1]} <= {*rows.column_names}:
+            return None
+        columns = [rows.column(name) for name in source[1]]
+        if not all(_is_its_own_key(column.type) for column in columns):
+            return None
+        keys = pa.table(columns, names=list(self.state.keys))
+        return keys.group_by(keys.column_names, use_threads=False).aggregate([])
 
     def _found(self, whole: pa.Table | None, keys: pa.Table) -> FoundRows:
         """The stored rows of the groups that changed."""
@@ -127,36 +164,28 @@ class StateRun:
 
     # running -------------------------------------------------------------------------------------
 
-    def _merged(self, old: pa.Table, added: pa.Table) -> pa.Table:
-        views = {_OLD: self._local(old), _DELTA: self._local(added.cast(_arrived(added)))}
-        return self._local_rows(self.state.merged(_OLD, _DELTA), views)
-
-    def _reread(self, merged: pa.Table, changed: Collection[str], schema: pa.Schema) -> pa.Table:
+    def _reread(self, lost: pa.Table, changed: Collection[str]) -> list[pa.Table]:
         """Groups whose extreme left, from the rows as they are now."""
-        again = merged.column(REREAD).to_numpy().astype(np.bool_)
-        merged = merged.drop_columns([REREAD]).cast(schema)
-        if not again.any():
-            return merged
         names = ViewNames()
-        keys = merged.filter(pa.array(again)).select(list(self.state.keys))
-        sql = self.state.reread(changed, names, _KEYS)
+        sql = self.state.reread(changed, names, _KEYS) if lost.num_rows else None
         if sql is None:
-            return merged
+            return []
         views = _views(self.spark, names, self.changes)
-        views[_KEYS] = self._local(keys) if keys.num_columns else self._one_row()
-        found = self._run(sql, views).cast(schema)
-        return pa.concat_tables([merged.filter(pa.array(~again)), found])
+        keys = self._keys(lost)
+        views[_KEYS] = (
+            self._local(keys.cast(_arrived(keys))) if self.state.keys else self._one_row()
+        )
+        return [self._run(sql, views)]
 
     def _one_row(self) -> DataFrame:
         return self.spark.createDataFrame(pa.table({"one": [1]}))
 
-    def _visible(self, old: pa.Table, new: pa.Table) -> pa.Table:
-        both = pa.concat_tables([weighted(old, -1), weighted(new, 1)])
-        view = self._local(both.drop_columns([WEIGHT]), both.column(WEIGHT))
-        return self._local_rows(self.state.rows(_BOTH, weighted=True), {_BOTH: view})
-
-    def _collected(self, sql: str, names: ViewNames) -> pa.Table:
-        return self._run(sql, _views(self.spark, names, self.changes))
+    def _shown(self, rows: pa.Table, which: str, weight: int) -> pa.Table:
+        """The query's rows among those of the state, before or after."""
+        names = self.state.root.columns
+        there = rows.filter(rows.column(which))
+        columns = [there.column(f"{which}{place}") for place in range(len(names))]
+        return weighted(pa.table(columns, names=list(names)), weight)
 
     def _run(self, sql: str, views: Mapping[str, DataFrame]) -> pa.Table:
         rows, read = collected(bound_frame(self.spark, sql, views), self.bytes_max)
@@ -170,11 +199,7 @@ class StateRun:
         self.rows_read = read
         return found
 
-    def _local(self, rows: pa.Table, weights: pa.ChunkedArray | None = None) -> DataFrame:
-        columns = columns_of(rows.schema)
-        if weights is None:
-            return local_frame(self.spark, rows, columns)
-        rows = rows.append_column(WEIGHT, weights)
+    def _local(self, rows: pa.Table) -> DataFrame:
         return local_frame(self.spark, rows, columns_of(rows.schema))
 
     # storing -------------------------------------------------------------------------------------
@@ -240,6 +265,14 @@ def _views(
         assert frame is not None
         made[view] = frame(spark)
     return made
+
+
+def _is_its_own_key(kind: pa.DataType) -> bool:
+    """Whether Spark groups values of a type as they are; of floats it makes one zero, one NaN."""
+    return bool(
+        pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_boolean(kind)
+        or pa.types.is_date(kind) or pa.types.is_timestamp(kind) or pa.types.is_decimal(kind)
+    )  # fmt: skip
 
 
 def _arrived(rows: pa.Table) -> pa.Schema:

@@ -19,16 +19,29 @@ from typing import Final, NamedTuple
 
 from sqlglot import exp
 
-from penstock.tables.delta.algebra import Aggregate, Filter, Node, Project
+from penstock.tables.delta.algebra import (
+    Aggregate,
+    Filter,
+    Generate,
+    Join,
+    Node,
+    Project,
+    Scan,
+    walk,
+)
 from penstock.tables.delta.functions import core
 from penstock.tables.delta.key_local import new_rows
 from penstock.tables.delta.rules import Texts
-from penstock.tables.delta.writing import WEIGHT, Names, listed, quoted, sql
+from penstock.tables.delta.writing import WEIGHT, Names, all_of, listed, sql
 
 ROWS: Final = "__n"
 """How many rows a group has."""
 REREAD: Final = "__reread"
 """Whether a group lost its extreme, so that the next one must be looked for."""
+IS: Final = "__is"
+"""Whether the query makes a row of a group; with a number, a column of that row."""
+WAS: Final = "__was"
+"""The same of the group as it was."""
 
 _INTEGERS: Final = frozenset({"tinyint", "smallint", "int", "bigint"})
 _DECIMAL: Final = re.compile(r"decimal\((\d+),\s*(\d+)\)")
@@ -125,7 +138,7 @@ class State:
     """A state table: its columns, and the SQL around it."""
 
     def __init__(self, root: Root, types: tuple[str, ...]) -> None:
-        self._root, self._types, self._node = root, types, root.aggregate
+        self.root, self._types, self._node = root, types, root.aggregate
         self.columns = tuple(self._columns())
 
     @property
@@ -167,16 +180,21 @@ class State:
     def reread(
         self, changed: Collection[str], names: Names, keys_view: str, *, broadcast: bool = True
     ) -> str | None:
-        """The state of the groups whose keys a view lists, from the rows as they are now."""
+        """The state of the groups whose keys a view lists, from the rows as they are now.
+
+        With each, as `rowed` has it, the query's row.
+        """
         texts = Texts(names, changed, broadcast=broadcast)
         rows = new_rows(texts, self._node.child, self._node.keys, keys_view, self.keys)
-        return None if rows is None else texts.complete(self._grouped(rows))
+        return None if rows is None else self.rowed(texts.complete(self._grouped(rows)))
 
-    def merged(self, old_view: str, delta_view: str) -> str:
-        """The state of changed groups with changes added.
+    def step(self, old_view: str, delta: str) -> str:
+        """The state of changed groups with changes added, and the query's rows before and after.
 
-        `old_view` has the stored rows of those groups, `delta_view` those of `delta`. Groups with
-        `__reread` must be re-read; groups with no rows left are gone, unless there is no key.
+        `old_view` has the stored rows of those groups, and maybe of others; `delta` is the text of
+        `delta`, or a SELECT of its rows. Groups with `__reread` must be re-read; groups with no
+        rows left are gone, unless there is no key. Rows are as in `rowed`; those of the stored
+        state are `__was0`, … and there is one if `__was`.
         """
         shown = [f"d.{key}" for key in self.keys]
         again = ["FALSE"]
@@ -190,33 +208,78 @@ class State:
                 kind = "BIGINT" if column.kind is not Kind.SUM else self._sum_type(column)
                 total = f"COALESCE(o.{name}, 0) + COALESCE(d.{name}, 0)"
                 shown.append(f"CAST({total} AS {kind}) AS {name}")
+        shown.append(f"{' OR '.join(again)} AS {REREAD}")
+        shown.append(f"COALESCE(o.{IS}, FALSE) AS {WAS}")
+        shown += [f"o.{IS}{place} AS {WAS}{place}" for place in range(len(self.root.columns))]
         on = " AND ".join(f"o.{key} <=> d.{key}" for key in self.keys) or "TRUE"
-        return (
-            f"SELECT {listed(shown)}, {' OR '.join(again)} AS {REREAD} "
-            f"FROM {delta_view} AS d LEFT JOIN {old_view} AS o ON {on}"
+        old = self.rowed(f"SELECT * FROM {old_view}")
+        text = (
+            f"SELECT /*+ BROADCAST(o) */ {listed(shown)} "
+            f"FROM ({delta}) AS d LEFT JOIN ({old}) AS o ON {on}"
         )
+        were = [f"{WAS}{place}" for place in range(len(self.root.columns))]
+        return self.rowed(text, (REREAD, WAS, *were))
 
-    def rows(self, view: str, *, weighted: bool = False) -> str:
-        """The query's rows from rows of the state; with `weighted`, `__w` is passed on."""
-        also = (WEIGHT,) if weighted else ()
-        shown = [f"{key} AS {name}" for key, name in zip(self.keys, self._node.keys, strict=True)]
-        shown += [f"{self._final(call)} AS {call.column}" for call in self._root._calls]
-        where = "" if self._node.is_global else f" WHERE {ROWS} > 0"
-        text = f"SELECT {listed((*shown, *also))} FROM {view} AS state{where}"
-        texts = Texts(_NoNames(), ())
+    def rowed(self, text: str, also: Sequence[str] = ()) -> str:
+        """Rows of the state, each with the row that the query makes of it: `__is0`, `__is1`, …
+
+        `__is` says whether it makes one: not of a group without rows, nor of one that HAVING leaves
+        out. What is not there is not computed either: it may have no value. Columns in `also` are
+        passed on.
+        """
+        held = [f"__held_{column.name}" for column in self.columns]
+        kept = (*held, *also)
+        there = "TRUE" if self._node.is_global else f"{ROWS} > 0"
+        shown = [f"{c.name} AS {name}" for c, name in zip(self.columns, held, strict=True)]
+        shown += [*also, f"{there} AS {IS}"]
+        shown += [f"{key} AS {name}" for key, name in zip(self.keys, self._node.keys, strict=True)]
+        shown += [f"{self._final(call)} AS {call.column}" for call in self.root._calls]
+        text = f"SELECT {listed(shown)} FROM ({text}) AS state"
         columns = self._node.columns
-        for step in self._root._above:
-            text, columns = texts.linear(step, text, also), step.columns
-        pairs = zip(columns, self._root.columns, strict=True)
-        named = [f"{ours} AS {quoted(name)}" for ours, name in pairs]
-        return f"SELECT {listed((*named, *also))} FROM ({text}) AS result"
+        for step in self.root._above:
+            text, columns = _above(step, text, kept), step.columns
+        named = [f"{ours} AS {c.name}" for ours, c in zip(held, self.columns, strict=True)]
+        named += [*also, IS, *(f"{name} AS {IS}{place}" for place, name in enumerate(columns))]
+        return f"SELECT {listed(named)} FROM ({text}) AS result"
+
+    def key_source(self) -> tuple[str, tuple[str, ...]] | None:
+        """The relation whose rows have the keys, and its columns with them, where that is so.
+
+        If it is the only one that changed, the keys of its changes are those of all groups that
+        change, and maybe of others.
+        """
+        node, keys = self._node.child, self._node.keys
+        while not isinstance(node, Scan):
+            match node:
+                case Filter() | Generate():
+                    node = node.child
+                case Project():
+                    made = dict(zip(node.columns, node.expressions, strict=True))
+                    found = [made[key] for key in keys]
+                    if not all(isinstance(each, exp.Column) for each in found):
+                        return None
+                    node, keys = node.child, tuple(each.name for each in found)
+                case Join():
+                    sides = [child for child in node.inputs if {*keys} <= {*child.columns}]
+                    if not sides:
+                        return None
+                    node = sides[0]
+                case _:
+                    return None
+            if not {*keys} <= {*node.columns}:  # a generator made some
+                return None
+        scans = [each for each in walk(self._node) if isinstance(each, Scan)]
+        if [each.relation for each in scans].count(node.relation) > 1:
+            return None
+        fields = dict(zip(node.columns, node.fields, strict=True))
+        return node.relation, tuple(fields[key] for key in keys)
 
     # pieces --------------------------------------------------------------------------------------
 
     def _columns(self) -> list[StateColumn]:
         found = [StateColumn(f"k{p}", Kind.KEY) for p in range(len(self._node.keys))]
         found.append(StateColumn(ROWS, Kind.ROWS))
-        for call in self._root._calls:
+        for call in self.root._calls:
             place = call.argument
             if call.function in ("sum", "avg"):
                 found.append(StateColumn(f"s{place}", Kind.SUM, place))
@@ -235,7 +298,7 @@ class State:
             if column.kind is Kind.ROWS:
                 shown.append(f"COALESCE(SUM({WEIGHT}), 0) AS {ROWS}")
                 continue
-            text = sql(self._root._arguments[column.argument])
+            text = sql(self.root._arguments[column.argument])
             if column.kind is Kind.COUNT:
                 counted = f"SUM(IF(({text}) IS NOT NULL, {WEIGHT}, 0))"
                 shown.append(f"COALESCE({counted}, 0) AS {column.name}")
@@ -283,14 +346,14 @@ class State:
         return f"IF({number} > 0, {mean}, NULL)"
 
 
-class _NoNames:
-    """For texts that read no relation."""
-
-    def old(self, relation: str) -> str:
-        raise AssertionError(relation)
-
-    def delta(self, relation: str) -> str:
-        raise AssertionError(relation)
+def _above(step: Filter | Project, text: str, kept: Sequence[str]) -> str:
+    """A step above the aggregate, for the rows that are there; all of them are passed on."""
+    if isinstance(step, Filter):
+        is_met = f"IF({IS}, COALESCE({all_of(step.conditions)}, FALSE), FALSE) AS {IS}"
+        return f"SELECT {listed((*kept, is_met, *step.columns))} FROM ({text}) AS state"
+    pairs = zip(step.expressions, step.columns, strict=True)
+    made = [f"IF({IS}, {sql(expression)}, NULL) AS {name}" for expression, name in pairs]
+    return f"SELECT {listed((*kept, IS, *made))} FROM ({text}) AS state"
 
 
 def _extended(column: StateColumn) -> str:

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from penstock.tables.delta.state import REREAD, ROWS, State
+from penstock.tables.delta.state import IS, REREAD, ROWS, WAS, State
 from tests.unit.tables.delta.duck import Duck, Views
 
 TABLES = {"t": {"k": "INT", "n": "INT"}, "u": {"k": "INT", "m": "INT"}}
@@ -43,14 +43,23 @@ def test_a_state_with_changes_added_is_the_state_of_the_new_rows(name: str) -> N
         if delta is None:
             continue
         duck.keep("delta_state", delta)
+        before = duck.run(shown(state, state.rowed("SELECT * FROM state"), IS))
         _add(duck, state, changed)
-        assert duck.run(state.rows("state")) == duck.run(query)
+        assert duck.run(shown(state, state.rowed("SELECT * FROM state"), IS)) == duck.run(query)
+        left = duck.run(shown(state, "SELECT * FROM merged", WAS))
+        assert left <= before
         duck.remember()
+
+
+def shown(state: State, text: str, which: str) -> str:
+    """The query's rows among those of a state."""
+    columns = ", ".join(f"{which}{place}" for place in range(len(state.root.columns)))
+    return f"SELECT {columns} FROM ({text}) AS found WHERE {which}"
 
 
 def _add(duck: Duck, state: State, changed: frozenset[str]) -> None:
     """Bring the stored state up to date, as a refresh does."""
-    duck.keep("merged", state.merged("state", "delta_state"))
+    duck.keep("merged", state.step("state", "SELECT * FROM delta_state"))
     again = state.reread(changed, Views(), "lost", broadcast=False)
     duck.keep("lost", f"SELECT * FROM merged WHERE {REREAD}")
     assert again is not None
@@ -99,6 +108,30 @@ def test_only_what_can_be_taken_back_exactly_is_kept(query: str, kind: str, kept
 )
 def test_what_is_no_sum_count_or_extreme_at_the_end_has_no_state(query: str) -> None:
     assert Duck(TABLES).compile(query).root is None
+
+
+@pytest.mark.parametrize(
+    ("query", "source"),
+    [
+        ("SELECT k, sum(n) s FROM t GROUP BY k", ("t", ("k",))),
+        ("SELECT k, sum(m) s FROM (SELECT k AS j, n FROM t) x JOIN u ON j = u.k GROUP BY k",
+         ("u", ("k",))),
+        ("SELECT j, sum(n) s FROM (SELECT k AS j, n FROM t WHERE n > 1) x GROUP BY j",
+         ("t", ("k",))),
+        ("SELECT k + 1 AS j, sum(n) s FROM t GROUP BY k + 1", None),
+        ("SELECT t.k, m, sum(n) s FROM t JOIN u ON t.k = u.k GROUP BY t.k, m", None),
+        ("SELECT a.k, sum(b.n) s FROM t a JOIN t b ON a.k = b.k GROUP BY a.k", None),
+        ("SELECT k, e, count(*) c FROM t LATERAL VIEW explode(array(n, 1)) x AS e GROUP BY k, e",
+         None),
+        ("SELECT sum(n) s FROM t JOIN u ON t.k = u.k", ("t", ())),
+    ],
+)  # fmt: skip
+def test_keys_that_a_relation_has_are_known_before_the_query_runs(query, source) -> None:
+    root = Duck(TABLES).compile(query).root
+    assert root is not None
+    state = root.bind(["int"] * root.arguments)
+    assert state is not None
+    assert state.key_source() == source
 
 
 def _row(random: Random) -> tuple[int | None, ...]:
