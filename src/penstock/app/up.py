@@ -11,10 +11,13 @@ import os
 import shutil
 import signal
 import tempfile
+import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from penstock.app.ingest import fetch_status
 from penstock.app.part import OnLine, Part
@@ -40,6 +43,7 @@ DOWN: Final = frozenset({"not_running", "stalled"})
 """States of a warehouse in which no coordinator works."""
 
 Say = Callable[[str], None]
+_T = TypeVar("_T")
 
 
 class UpSettings(NamedTuple):
@@ -262,7 +266,8 @@ class Up:
             return
         from penstock.spark.jvm.embedded import start_spark
 
-        self._spark = await asyncio.to_thread(start_spark, self.settings.spark, self._spark_says)
+        start = partial(start_spark, self.settings.spark, self._spark_says)
+        self._spark = await _not_waited_for(start)
 
     async def _keep_jvm(self) -> None:
         """Start another JVM when this one exits, and restart the parts that used it."""
@@ -282,6 +287,24 @@ class Up:
 
     def _spark_says(self, line: str) -> None:
         self._say(f"spark   {line}")
+
+
+async def _not_waited_for(work: Callable[[], _T]) -> _T:
+    """As `asyncio.to_thread`, except that a program which ends does not wait for the work.
+
+    A start of Spark takes seconds, a first one a minute; its JVM ends with this process.
+    """
+    done: Future[_T] = Future()
+    done.set_running_or_notify_cancel()
+
+    def run() -> None:
+        try:
+            done.set_result(work())
+        except BaseException as error:
+            done.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return await asyncio.wrap_future(done)
 
 
 async def run_up(settings: UpSettings, *, say: Say, on_line: OnLine) -> None:

@@ -48,6 +48,7 @@ _LOGGERS: Final = (
     "pyspark.sql.connect.logging",
 )
 """Loggers of pyspark that write to standard error what its exceptions say too."""
+_CLOSED: Final = "INVALID_HANDLE.SESSION_CLOSED"
 _DETAILS: Final = re.compile(r'\bdetails = "((?:[^"\\]|\\.)*)"')
 
 
@@ -186,9 +187,16 @@ def abandon(spark: SparkSession) -> None:
 
 
 def interrupt(url: str, session_id: str, *, user: str = "penstock") -> None:
-    """Stop everything that a session runs, and release it: for a session whose process died."""
-    with connect(url, session_id=session_id, user=user) as spark:
-        spark.interruptAll()
+    """Stop everything that a session runs, and release it: for a session whose process died.
+
+    One that is closed already runs nothing.
+    """
+    try:
+        with connect(url, session_id=session_id, user=user) as spark:
+            spark.interruptAll()
+    except SparkNotStarted as error:
+        if _CLOSED not in error.message:
+            raise
 
 
 def with_parameters(url: str, parameters: Mapping[str, str]) -> str:

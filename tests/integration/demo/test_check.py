@@ -139,7 +139,7 @@ def test_a_server_that_cannot_start_is_told_in_one_line(tmp_path):
         "import sys\nif 'serve' in sys.argv:\n    sys.exit('no server today')\n"
     )
     done = subprocess.run(
-        COMMAND, env=os.environ | {"PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"},
+        COMMAND, env=ENVIRON | {"PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"},
         capture_output=True, text=True, timeout=LIMIT_S, check=False,
     )  # fmt: skip
     assert done.returncode == 1

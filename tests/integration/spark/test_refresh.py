@@ -139,7 +139,7 @@ def test_failures_say_whether_trying_again_can_help(
 
 def test_progress_is_told_until_the_query_is_done(spark: Any, lake: Catalog, duck: Duck) -> None:
     shop(duck)
-    query = "SELECT count(*) AS n FROM range(0, 60000000, 1, 8) r, (SELECT 1 FROM customer) c"
+    query = "SELECT count(*) AS n FROM range(0, 4000000, 1, 8) r, (SELECT 1 FROM customer) c"
     seen: list[QueryProgress] = []
     task = task_of(lake, "t", query, lake.begin())
     FullRefresh(lake, tell=seen.append).refresh(spark, task)

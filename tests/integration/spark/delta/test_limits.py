@@ -43,6 +43,7 @@ def feed_of(shop: Shop, name: str) -> tuple[str, int]:
     return path, rows
 
 
+@pytest.mark.slow
 def test_a_change_larger_than_the_driver_takes_is_applied_by_tasks(shops: Any) -> None:
     shop = shops(limits=ALL_BY_TASKS)
     shop.run(*TABLES)

@@ -71,7 +71,12 @@ def tpch(spark: Any) -> OnSpark:
     return found
 
 
-@pytest.mark.parametrize("number", [1, 3, 4, 11, 13, 15, 16, 17, 20, 21, 22])
+QUICK, LONG = (1, 4, 13), (3, 11, 15, 16, 17, 20, 21, 22)
+
+
+@pytest.mark.parametrize(
+    "number", [*QUICK, *(pytest.param(number, marks=pytest.mark.slow) for number in LONG)]
+)
 def test_spark_brings_queries_of_tpch_up_to_date(number: int, tpch: OnSpark) -> None:
     tpch.check(queries()[number])
 

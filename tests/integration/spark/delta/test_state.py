@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from random import Random
 
+import pytest
+
 from penstock.tables.core.history import ReasonCode
 from penstock.tables.core.model import Mode, Status
 from tests.integration.lake.agree import bag
@@ -47,7 +49,7 @@ def change(shop: Shop, random: Random) -> None:
 def test_stored_aggregates_follow_their_changes_and_read_no_input(shop: Shop) -> None:
     build(shop)
     random = Random(4)
-    for batch in range(5):
+    for batch in range(3):
         change(shop, random)
         made = shop.settle()
         if batch:
@@ -60,6 +62,7 @@ def test_stored_aggregates_follow_their_changes_and_read_no_input(shop: Shop) ->
     shop.settle()
 
 
+@pytest.mark.slow
 def test_what_is_stored_is_what_it_would_be_if_it_were_made_again(shop: Shop) -> None:
     build(shop)
     random = Random(5)
@@ -76,6 +79,7 @@ def test_what_is_stored_is_what_it_would_be_if_it_were_made_again(shop: Shop) ->
     assert bag(shop.lake.scan("penstock_state.sums")) == held
 
 
+@pytest.mark.slow
 def test_a_state_that_is_lost_is_made_again_and_goes_with_its_table(shop: Shop) -> None:
     build(shop)
     for number in (1, 2):

@@ -15,6 +15,8 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any, Self
 
+import pytest
+
 from penstock.lake.catalog import Catalog
 from penstock.tables.core.history import RefreshRecord
 from penstock.tables.core.model import Mode
@@ -30,6 +32,7 @@ CHOSEN = os.environ.get("PENSTOCK_TPCH") or "1,4,6,12,13,22"
 Row = tuple[Any, ...]
 
 
+@pytest.mark.slow
 def test_queries_of_tpch_follow_their_changes(shop: Shop) -> None:
     fill(shop.lake)
     for number, text in queries().items():

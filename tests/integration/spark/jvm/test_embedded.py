@@ -85,6 +85,7 @@ def test_somebody_else_can_stop_what_a_session_runs(embedded: EmbeddedSpark) -> 
         thread.join(0.2)
     assert not thread.is_alive()
     assert len(failures) == 1
+    interrupt(embedded.url, session_id)  # it is closed: there is nothing to stop
     worker.client.close()
 
 

@@ -67,6 +67,7 @@ def test_a_wheel_brings_every_file_of_the_dashboard(installed: Path) -> None:
     assert {path.relative_to(there) for path in there.rglob("*") if path.is_file()} == wanted
 
 
+@pytest.mark.slow
 def test_a_java_without_a_compiler_uses_the_classes_of_the_wheel(
     installed: Path, tmp_path: Path
 ) -> None:

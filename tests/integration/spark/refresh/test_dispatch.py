@@ -6,6 +6,8 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
+import pytest
+
 from penstock.app.tables import Warehouse
 from penstock.tables.core.history import RefreshOutcome
 from penstock.tables.core.jobs import RefreshJob
@@ -119,6 +121,7 @@ def test_a_failing_branch_leaves_the_others_alone(places: Callable[..., SparkPla
     )
 
 
+@pytest.mark.slow
 def test_all_modes_and_numbers_of_workers_make_the_same(places: Callable[..., SparkPlace]) -> None:
     found = {}
     for mode, workers in (("off", 1), ("dry_run", 1), ("on", 1), ("on", 4)):

@@ -55,6 +55,7 @@ def numbers(spark: Any, directory: Path) -> list[int]:
     return sorted(row.n for row in spark.read.parquet(str(directory / "rows")).collect())
 
 
+@pytest.mark.slow
 def test_a_job_goes_on_where_it_was_until_its_topic_is_another(
     spark: Any, client: Client, url: str, topic: str, tmp_path: Path
 ) -> None:
@@ -111,6 +112,7 @@ def test_rows_without_data_become_objects_of_their_columns(
     assert sorted(found, key=lambda row: row["id"]) == [{"id": n, "half": n / 2} for n in range(3)]
 
 
+@pytest.mark.slow
 def test_a_batch_that_is_done_again_adds_nothing_to_its_topic(
     spark: Any, client: Client, url: str, topic: str, tmp_path: Path
 ) -> None:
