@@ -219,4 +219,4 @@ class RowMachine(RuleBasedStateMachine):
 
 
 TestRow = RowMachine.TestCase
-TestRow.settings = settings(max_examples=200, stateful_step_count=40)
+TestRow.settings = settings(max_examples=60, stateful_step_count=40)
