@@ -16,6 +16,8 @@ PERFORMANCE_KEYS = {
     "throttle_wait_ms",
 }
 RETRY_STATUSES = {429, 503}
+UNKNOWN_CODES = {"internal", "outcome_unknown", "part_silent"}
+"""Errors of requests that may have taken effect; all others say nothing about their outcome."""
 UNCHECKED: Any = object()
 NOTHING: AbstractSet[str] = frozenset()
 
@@ -192,7 +194,9 @@ def envelope(body: Any) -> dict[str, Any]:
     """Check the error envelope and give what is inside."""
     assert set(body) == {"error"}, body
     error = body["error"]
-    assert set(error) <= {"code", "message", "detail"}, body
+    assert set(error) <= {"code", "message", "detail", "outcome"}, body
+    is_unknown = error["code"] in UNKNOWN_CODES
+    assert error.get("outcome") == ("unknown" if is_unknown else None), body
     assert isinstance(error["message"], str), body
     assert error["message"], body
     assert isinstance(error.get("detail", {}), dict), body

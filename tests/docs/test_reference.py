@@ -77,8 +77,11 @@ def test_an_error_is_listed_with_its_code_below_its_parent():
 
 
 def test_an_error_of_the_protocol_has_its_status():
-    assert "| `topic_not_found` | 404 | There is no topic with that name. |" in WANTED["errors.md"]
-    assert "| `internal` | 500 |" in WANTED["errors.md"]
+    assert (
+        "| `topic_not_found` | 404 | definite | There is no topic with that name. |"
+        in WANTED["errors.md"]
+    )
+    assert "| `internal` | 500 | unknown |" in WANTED["errors.md"]
 
 
 def test_an_error_with_two_parents_stands_once_below_its_group():

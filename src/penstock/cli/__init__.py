@@ -8,7 +8,13 @@ from typing import Any, Final
 import click
 
 import penstock
-from penstock.cli.failing import leave_broken_output, leave_output, open_closed_streams, told
+from penstock.cli.failing import (
+    failure,
+    leave_broken_output,
+    leave_output,
+    open_closed_streams,
+    told,
+)
 from penstock.cli.groups import LazyGroup
 
 COMMANDS: Final = {
@@ -75,11 +81,15 @@ class Program(LazyGroup):
             if text is None:
                 raise
             leave_broken_output()
-            raise click.ClickException(text) from error
+            raise failure(error, text) from error
         return result
 
 
 @click.group(cls=Program, lazy=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(penstock.__version__, prog_name="penstock")
 def main() -> None:
-    """Durable topics and always-fresh Spark tables that get slower under load, never lossy."""
+    """Durable topics and always-fresh Spark tables that get slower under load, never lossy.
+
+    A command that fails ends with exit code 1, or with 3 if it may or may not have taken effect; a
+    wrong command line is 2.
+    """

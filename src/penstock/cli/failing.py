@@ -8,10 +8,23 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from penstock.kernel.errors import PenstockError
+import click
+
+from penstock.kernel.errors import PenstockError, Unknown
 
 _DRIVERS: Final = frozenset({"sqlite3", "psycopg", "psycopg_pool", "http", "urllib"})
 """Packages whose errors are not bugs of ours; matched by name, as few commands import them."""
+
+
+class OutcomeOpen(click.ClickException):
+    """A command that failed, and whose effect is not known."""
+
+    exit_code = 3
+
+
+def failure(error: BaseException, text: str) -> click.ClickException:
+    """How a command ends with an error: exit code 3 if it may have taken effect, 1 if not."""
+    return OutcomeOpen(text) if isinstance(error, Unknown) else click.ClickException(text)
 
 
 def told(error: BaseException) -> str | None:

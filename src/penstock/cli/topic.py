@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from penstock.cli.failing import told
+from penstock.cli.failing import OutcomeOpen, failure, told
 from penstock.cli.options import (
     SERVER,
     Outage,
@@ -24,7 +24,7 @@ from penstock.client.records import checked_json
 from penstock.kernel.errors import PenstockError, Rejected
 from penstock.kernel.units import parse_bytes
 from penstock.protocol.config import TYPES, ConfigField, config_fields
-from penstock.protocol.errors import InvalidRequest
+from penstock.protocol.errors import InvalidRequest, OutcomeUnknown
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -130,15 +130,35 @@ def write(
     output = TopicOutput(as_json)
     if values and values != ("-",):
         records = [_record(text, tag) for text in values]
-        output.written(client.write(name, records, node=node, idempotency_key=key or AUTO_KEY))
+        _write_once(client, output, name, records, node=node, key=key or AUTO_KEY)
     elif key is not None:
         try:
             lines = list(_lines(tag))
         except BadLine as error:
             raise click.BadParameter(f"{error}; nothing was written") from error
-        output.written(client.write(name, lines, node=node, idempotency_key=key))
+        _write_once(client, output, name, lines, node=node, key=key)
     else:
         _write_lines(client, output, name, tag, node)
+
+
+def _write_once(
+    client: Client,
+    output: TopicOutput,
+    name: str,
+    records: list[Record],
+    *,
+    node: str | None,
+    key: str,
+) -> None:
+    """Write records, all or none."""
+    try:
+        output.written(client.write(name, records, node=node, idempotency_key=key))
+    except OutcomeUnknown as error:
+        raise OutcomeOpen(
+            f"this may or may not have been written; the same again with --key "
+            f"{error.idempotency_key} finds out, and writes it at most once: "
+            f"{told(error.__cause__ or error)}"
+        ) from error
 
 
 def _write_lines(
@@ -152,8 +172,13 @@ def _write_lines(
                 writer.send(record)
     except BadLine as error:
         raise click.BadParameter(f"{error}; {output.so_far()}") from error
+    except OutcomeUnknown as error:
+        text = told(error.__cause__ or error)
+        raise OutcomeOpen(
+            f"the last records may or may not have been written: {text}; {output.so_far()}"
+        ) from error
     except PenstockError as error:
-        raise click.ClickException(f"{told(error)}; {output.so_far()}") from error
+        raise failure(error, f"{told(error)}; {output.so_far()}") from error
     output.written_all()
 
 

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from penstock.client.errors import HandlerFailed as HandlerFailed
     from penstock.client.errors import LeaseLost as LeaseLost
     from penstock.client.errors import OriginFailed as OriginFailed
-    from penstock.client.errors import OutcomeUnknown as OutcomeUnknown
     from penstock.client.retry import RetryPolicy as RetryPolicy
     from penstock.client.runtime.effects import CommitReport as CommitReport
     from penstock.client.runtime.effects import RuntimeFailure as RuntimeFailure
@@ -52,6 +51,7 @@ if TYPE_CHECKING:
     from penstock.protocol.answers import Written as Written
     from penstock.protocol.config import TopicConfig as TopicConfig
     from penstock.protocol.errors import CallError as CallError
+    from penstock.protocol.errors import OutcomeUnknown as OutcomeUnknown
     from penstock.protocol.events import CaughtUp as CaughtUp
     from penstock.protocol.events import LeftOut as LeftOut
     from penstock.protocol.events import Records as Records
@@ -92,7 +92,7 @@ _HOMES: Final = {
     "LeaseLost": "penstock.client.errors",
     "LeftOut": "penstock.protocol.events",
     "OriginFailed": "penstock.client.errors",
-    "OutcomeUnknown": "penstock.client.errors",
+    "OutcomeUnknown": "penstock.protocol.errors",
     "Position": "penstock.client.watching",
     "Record": "penstock.protocol.requests",
     "Records": "penstock.protocol.events",

@@ -38,7 +38,8 @@ class ApiCall(Generic[T]):
     """One request and how to decode its answer.
 
     `repeatable`: idempotent. `probes`: a failure is the answer, so it is not retried. `wait_ms` is
-    how long the server was asked to wait before it answers.
+    how long the server was asked to wait before it answers. `only_reads`: it is sent with a body,
+    but changes nothing.
     """
 
     request: HttpRequest
@@ -47,6 +48,12 @@ class ApiCall(Generic[T]):
     idempotency_key: str | None = None
     probes: bool = False
     wait_ms: int = 0
+    only_reads: bool = False
+
+    @property
+    def changes(self) -> bool:
+        """Whether it may change something: then its failures are definite or unknown."""
+        return self.request.method != "GET" and not self.only_reads
 
 
 # Topics ---------------------------------------------------------------------------------------
@@ -154,7 +161,7 @@ def diff(
 ) -> ApiCall[answers.Diff]:
     """One page of the records after a cursor, or from a time on."""
     request = _diff_request(topic, from_ts, wait_ms, fields)
-    return ApiCall(request, reads(answers.Diff), wait_ms=wait_ms)
+    return ApiCall(request, reads(answers.Diff), wait_ms=wait_ms, only_reads=True)
 
 
 def diff_arrow(
@@ -164,7 +171,7 @@ def diff_arrow(
     request = _diff_request(topic, from_ts, wait_ms, fields)
     accepted = f"{ARROW};compression=lz4" if lz4 else ARROW
     request = request._replace(headers=f"Accept: {accepted}\r\n")
-    return ApiCall(request, read_arrow, wait_ms=wait_ms)
+    return ApiCall(request, read_arrow, wait_ms=wait_ms, only_reads=True)
 
 
 def delete_records(
@@ -258,9 +265,9 @@ def work_request(topic: str, node: str, *, count: int, lease_ms: int | None) -> 
 
 
 def create_watch(body: requests.WatchBody, *, lenient: bool) -> ApiCall[dict[str, Any]]:
-    """Create a watch session."""
+    """Create a watch session, which expires by itself if its answer is lost."""
     request = HttpRequest("POST", "/v0/watch" + query_text(lenient=lenient or None), _json(body))
-    return ApiCall(request, _read_any, probes=True)
+    return ApiCall(request, _read_any, probes=True, only_reads=True)
 
 
 def watch_request(wid: str) -> HttpRequest:

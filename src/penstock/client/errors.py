@@ -20,9 +20,15 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.kernel.errors import Busy, Conflict, Rejected, Unknown
+from penstock.kernel.errors import Busy, Conflict, Rejected
 from penstock.protocol.answers import ErrorAnswer, ErrorFacts
-from penstock.protocol.errors import CallError, ServerUnavailable, error_of
+from penstock.protocol.errors import (
+    CallError,
+    Outcome,
+    OutcomeUnknown,
+    ServerUnavailable,
+    error_of,
+)
 
 
 class LeaseLost(CallError, Conflict, code="lease_lost"):
@@ -45,38 +51,40 @@ class Untrusted(CallError, Rejected, code="untrusted"):
 
 
 class Disconnected(ServerUnavailable, code="disconnected"):
-    """The connection ended before the answer was complete."""
+    """The connection ended before the answer was complete.
 
-    maybe_done = True
+    This is how reads end; a call that may have changed something ends with `OutcomeUnknown`.
+    """
+
+    outcome = Outcome.UNKNOWN
 
 
 class TimedOut(ServerUnavailable, code="timed_out"):
-    """The answer was not complete within the time allowed."""
+    """The answer was not complete within the time allowed.
 
-    maybe_done = True
+    This is how reads end; a call that may have changed something ends with `OutcomeUnknown`.
+    """
+
+    outcome = Outcome.UNKNOWN
 
 
 class NotPenstock(CallError, Rejected, code="not_penstock"):
     """The answer does not follow the protocol: it is not from a Penstock server."""
 
-    maybe_done = True
+    outcome = Outcome.UNKNOWN
 
 
 class ClientClosed(CallError, Rejected, code="client_closed"):
     """The client, watch or writer is already closed."""
 
 
-class OutcomeUnknown(CallError, Unknown, code="outcome_unknown"):
-    """The request may or may not have taken effect, and no tries are left.
-
-    Send the same write with `idempotency_key` to find out: it takes effect at most once.
-    """
-
-    def __init__(
-        self, message: str, *, status: int = 0, idempotency_key: str | None = None, **detail: Any
-    ) -> None:
-        super().__init__(message, status=status, **detail)
-        self.idempotency_key = idempotency_key
+def unanswered(message: str, *, cause: CallError | None = None, **detail: Any) -> OutcomeUnknown:
+    """The error of a request that was sent, and whose answer does not tell what became of it."""
+    error = OutcomeUnknown(message, **detail)
+    error.status = 0 if cause is None else cause.status
+    error.retry_after_ms = None if cause is None else cause.retry_after_ms
+    error.__cause__ = cause
+    return error
 
 
 _ENVELOPE: Final = msgspec.json.Decoder(ErrorAnswer)
@@ -92,16 +100,20 @@ def answer_error(
 ) -> CallError:
     """The error in an answer, of the class that the server's code names.
 
-    A Retry-After with a date counts from `now_ms`; without it, such a date is ignored.
+    A Retry-After with a date counts from `now_ms`; without it, such a date is ignored. A server
+    error of a proxy says nothing about what the server behind it did.
     """
     try:
         told = _ENVELOPE.decode(body).error
     except (msgspec.DecodeError, UnicodeDecodeError):
-        told = ErrorFacts(message=_not_an_envelope(status, body, server))
+        outcome = Outcome.UNKNOWN.value if status >= 500 else None
+        told = ErrorFacts(message=_not_an_envelope(status, body, server), outcome=outcome)
     if status < 400 and not told.code:
         return NotPenstock(told.message, status=status)
     error = error_of(status, told.code, told.message, told.detail)
     error.retry_after_ms = _retry_after_ms(error.detail, headers or {}, now_ms)
+    if told.outcome == Outcome.UNKNOWN.value:
+        error.outcome = Outcome.UNKNOWN
     return error
 
 

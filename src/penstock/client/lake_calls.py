@@ -42,4 +42,9 @@ def query(text: str, snapshot: int | None) -> ApiCall[lake_answers.QueryResult]:
     """A SELECT over one snapshot."""
     body = {"query": text} if snapshot is None else {"query": text, "snapshot": snapshot}
     request = HttpRequest("POST", "/v0/query", msgspec.json.encode(body))
-    return ApiCall(request, reads(lake_answers.QueryResult), wait_ms=lake_answers.QUERY_MS_MAX)
+    return ApiCall(
+        request,
+        reads(lake_answers.QueryResult),
+        wait_ms=lake_answers.QUERY_MS_MAX,
+        only_reads=True,
+    )

@@ -1,9 +1,11 @@
 """When a failed call is retried, and which error it ends with when it is not.
 
 A call whose outcome is not known is only sent again if doing it twice does no harm: reads, puts,
-deletes, acknowledgements, and writes with an idempotency key.
+deletes, acknowledgements, and writes with an idempotency key. A call that changes something ends
+with an error of the group `Unknown` if one of its tries may have taken effect and no later answer
+told; with any other error, it surely changed nothing.
 
->>> from penstock.client.errors import (Disconnected)
+>>> from penstock.client.errors import Disconnected
 >>> from penstock.protocol.errors import Throttled
 >>> tries = Tries(RetryPolicy(base_ms=10, jitter=0), repeatable=False, window_ms=1_000)
 >>> tries.failed(Throttled("busy", retry_after_ms=700), elapsed_ms=0, random=Random(1))
@@ -20,15 +22,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
-from penstock.client.errors import ClientClosed, OutcomeUnknown
+from penstock.client.errors import unanswered
 from penstock.flow.backoff import Backoff
-from penstock.kernel.errors import Rejected
+from penstock.kernel.errors import Rejected, Unknown
 from penstock.protocol.errors import (
     CallError,
-    Forbidden,
+    CommitConflict,
+    Outcome,
+    OutcomeUnknown,
+    PreconditionFailed,
+    RecordTooLarge,
+    RefusedByRule,
     ServerUnavailable,
     Throttled,
-    Unauthorized,
+    TopicFull,
 )
 
 OnTrouble = Callable[[str | None], None]
@@ -56,8 +63,8 @@ class Tries:
     """The tries of one call: its failures so far, and what they mean for its outcome."""
 
     __slots__ = (
-        "_backoff", "_failures", "_key", "_last", "_maybe_done", "_policy", "_repeatable",
-        "_window_ms",
+        "_backoff", "_changes", "_failures", "_in_doubt", "_key", "_last", "_policy",
+        "_repeatable", "_window_ms",
     )  # fmt: skip
 
     def __init__(
@@ -66,15 +73,17 @@ class Tries:
         *,
         repeatable: bool,
         window_ms: float,
+        changes: bool = True,
         idempotency_key: str | None = None,
     ) -> None:
         self._policy = policy
         self._backoff = Backoff(policy.base_ms, policy.cap_ms, policy.jitter, window_ms)
         self._window_ms = window_ms
         self._repeatable = repeatable
+        self._changes = changes
         self._key = idempotency_key
         self._failures = 0
-        self._maybe_done = False
+        self._in_doubt = False
         self._last: CallError | None = None
 
     def failed(self, error: CallError, *, elapsed_ms: float, random: Random) -> float | None:
@@ -82,7 +91,7 @@ class Tries:
         if self._last is None or elapsed_ms < self._window_ms:
             self._last = error  # a mere timeout would hide the real cause
         self._failures += 1
-        self._maybe_done = self._maybe_done or error.maybe_done
+        self._in_doubt = self._in_doubt or error.outcome is Outcome.UNKNOWN
         tries_max = self._policy.tries_max
         if tries_max is not None and self._failures >= tries_max:
             return None
@@ -94,34 +103,39 @@ class Tries:
         return delay_ms if elapsed_ms + delay_ms < self._window_ms else None
 
     def verdict(self) -> CallError:
-        """The call's final error: the last one, unless an earlier try may have taken effect."""
+        """The call's final error: the last one, unless some try may have taken effect."""
         error = self._last
         if error is None:
             raise ValueError("no try has failed yet")
-        if not self._maybe_done or self._harmless or not _leaves_it_open(error):
+        if not (self._changes and self._in_doubt):
             return error
+        if self._failures == 1 and isinstance(error, Unknown) and self._key is None:
+            return error  # its class already says so, and more about the reason
+        if self._key is not None and settles(error):
+            return error
+        return self._unknown(error)
+
+    def _unknown(self, error: CallError) -> OutcomeUnknown:
+        tries = "the first try" if self._failures == 1 else f"{self._failures} tries"
         hint = f"; its idempotency key is {self._key!r}" if self._key else ""
-        unknown = OutcomeUnknown(
-            f"no answer in {self._failures} tries: the request may or may not have been "
-            f"done{hint} ({error})",
-            status=error.status,
+        return unanswered(
+            f"no certain answer to {tries}: the request may or may not have been done{hint} "
+            f"({error})",
+            cause=error,
             idempotency_key=self._key,
         )
-        unknown.__cause__ = error
-        return unknown
-
-    @property
-    def _harmless(self) -> bool:
-        """Whether the caller can simply repeat it: it is idempotent without a key."""
-        return self._repeatable and self._key is None
 
     def _worth_another(self, error: CallError) -> bool:
-        if error.maybe_done:
-            return self._repeatable and isinstance(error, ServerUnavailable)
+        if error.outcome is Outcome.UNKNOWN:
+            return self._repeatable and isinstance(error, ServerUnavailable | OutcomeUnknown)
         return isinstance(error, Throttled | ServerUnavailable)
 
 
-def _leaves_it_open(error: CallError) -> bool:
-    """Whether an answer says nothing about an earlier try: it came before the key was looked up."""
-    early = (Throttled, ServerUnavailable, Unauthorized, Forbidden, ClientClosed)
-    return error.maybe_done or isinstance(error, early)
+def settles(error: CallError) -> bool:
+    """Whether an answer to a repeated write also tells that its earlier tries had no effect.
+
+    Only what the server says after it has looked for the key does. Everything else may be said
+    of a write that it has already taken.
+    """
+    after_the_key = (TopicFull, RecordTooLarge, CommitConflict, PreconditionFailed, RefusedByRule)
+    return error.outcome is Outcome.DEFINITE and isinstance(error, after_the_key)

@@ -72,7 +72,7 @@ def refresh(name: str, *, force: bool, wait_ms: int) -> ApiCall[Facts]:
 def explain_query(query: str) -> ApiCall[Facts]:
     """Whether and how a query would be brought up to date from changes."""
     body = msgspec.json.encode(ExplainBody(query=query))
-    return ApiCall(HttpRequest("POST", "/v0/warehouse/explain", body), _facts)
+    return ApiCall(HttpRequest("POST", "/v0/warehouse/explain", body), _facts, only_reads=True)
 
 
 def warehouse(part: str = "", **query: Any) -> ApiCall[Facts]:

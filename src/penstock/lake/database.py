@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, ClassVar, Final, NamedTuple, Protocol, TypeGuard
+from typing import Any, Final, NamedTuple, Protocol, TypeGuard
 
 from penstock.kernel.errors import Corrupt, Rejected, Unavailable, Unknown
 
@@ -46,7 +46,6 @@ class CatalogAway(Unavailable):
     """The catalog's database cannot be reached; nothing was changed, and it may come back."""
 
     code = "catalog_away"
-    status: ClassVar[int] = 503
 
 
 class CatalogLocked(CatalogAway):

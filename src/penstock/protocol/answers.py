@@ -362,11 +362,15 @@ def _decoder(kind: Hashable) -> msgspec.json.Decoder[Any]:
 
 
 class ErrorFacts(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An error: a stable code, a text for people, and details for programs."""
+    """An error: a stable code, a text for people, and details for programs.
+
+    `outcome` is "unknown" if the request may have taken effect. Without it, nothing was changed.
+    """
 
     code: str = ""
     message: str = ""
     detail: dict[str, Any] | None = None
+    outcome: str | None = None
 
 
 class ErrorAnswer(Struct, frozen=True):

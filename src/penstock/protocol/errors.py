@@ -1,20 +1,22 @@
-"""Every error of the protocol, defined once: its code, HTTP status, class and group.
+"""Every error of the protocol, defined once: its code, HTTP status, class, group and outcome.
 
 The server raises these classes; the client raises the same class again for the code in an answer.
 `ERRORS` is the table that both use, and the reference is generated from it. `detail` holds exactly
-what the protocol promises for the situation.
+what the protocol promises for the situation. `outcome` says whether a request that ended with the
+error surely changed nothing.
 
 >>> error = error_of(404, "topic_not_found", "there is none", {"topic": "t"})
 >>> type(error).__name__, error.status, str(error), error.detail
 ('TopicNotFound', 404, 'there is none', {'topic': 't'})
->>> error_of(502).code
-'internal'
+>>> error_of(502).code, error_of(502).outcome.value
+('internal', 'unknown')
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Final, Self
+from enum import Enum
+from typing import Any, Final, Self
 
 from penstock.kernel.errors import (
     Busy,
@@ -24,10 +26,20 @@ from penstock.kernel.errors import (
     PenstockError,
     Rejected,
     Unavailable,
+    Unknown,
 )
 
 ERRORS: Final[dict[str, type[CallError]]] = {}
 """The error classes by code. A subclass without its own code shares its parent's row."""
+
+
+class Outcome(Enum):
+    """What is known about the effect of a request that failed."""
+
+    DEFINITE = "definite"
+    """It changed nothing, and never will."""
+    UNKNOWN = "unknown"
+    """It may have taken effect, or may do so after a restart of the server."""
 
 
 class CallError(PenstockError):
@@ -42,8 +54,8 @@ class CallError(PenstockError):
     """How long to wait before the next try, if the server said so."""
     headers: Sequence[tuple[bytes, bytes]] = ()
     """Headers that this error adds to the answer."""
-    maybe_done: ClassVar[bool] = False
-    """Whether the request may have taken effect although the call failed."""
+    outcome: Outcome = Outcome.DEFINITE
+    """Whether this request surely had no effect. It says nothing about earlier tries."""
 
     def __init_subclass__(cls, *, code: str = "", status: int = 0) -> None:
         super().__init_subclass__()
@@ -368,8 +380,10 @@ class PartRefused(CallError, Conflict, code="part_refused", status=409):
     """A part does not do what it was asked for; it says why."""
 
 
-class PartSilent(CallError, Unavailable, code="part_silent", status=503):
+class PartSilent(CallError, Unknown, code="part_silent", status=503):
     """A part did not answer in time; it may still do what it was asked for."""
+
+    outcome = Outcome.UNKNOWN
 
 
 class NoWarehouse(CallError, Rejected, code="no_warehouse", status=404):
@@ -475,7 +489,7 @@ class ServerUnavailable(CallError, Unavailable, code="unavailable"):
 class Internal(ServerUnavailable, code="internal", status=500):
     """The server, or a proxy in front of it, failed while processing the request."""
 
-    maybe_done = True
+    outcome = Outcome.UNKNOWN
 
 
 class NotReady(ServerUnavailable, code="not_ready", status=503):
@@ -519,6 +533,31 @@ class NotCoordinated(ServerUnavailable, code="not_coordinated", status=503):
 
 class WarehouseAway(ServerUnavailable, code="warehouse_away", status=503):
     """The catalog is temporarily unreachable."""
+
+
+# Not known -------------------------------------------------------------------------------------
+
+
+class OutcomeUnknown(CallError, Unknown, code="outcome_unknown", status=504):
+    """The request may or may not have taken effect: a failure came after it had begun.
+
+    Send the same write with `idempotency_key` to find out: it takes effect at most once.
+    """
+
+    outcome = Outcome.UNKNOWN
+
+    def __init__(
+        self, message: str, *, status: int = 0, idempotency_key: str | None = None, **detail: Any
+    ) -> None:
+        if idempotency_key is not None:
+            detail["idempotency_key"] = idempotency_key
+        super().__init__(message, status=status, **detail)
+
+    @property
+    def idempotency_key(self) -> str | None:
+        """The key of the write, if it had one."""
+        key = self.detail.get("idempotency_key")
+        return key if isinstance(key, str) else None
 
 
 _BY_STATUS: Final[dict[int, type[CallError]]] = {

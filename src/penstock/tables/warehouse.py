@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -27,6 +28,7 @@ from penstock.kernel.clock import Clock
 from penstock.kernel.errors import Busy, Rejected, Unavailable
 from penstock.kernel.system import SystemClock
 from penstock.lake.catalog import Catalog, open_catalog
+from penstock.lake.database import CatalogAway
 from penstock.lake.expire import sweep
 from penstock.protocol.errors import (
     NoContents,
@@ -565,8 +567,11 @@ class Warehouse:
             writer.close()
 
     def _notify(self) -> None:
-        """Make a coordinator on this machine read the changes immediately."""
-        with self.notifier() as call:
+        """Make a coordinator on this machine read the changes immediately.
+
+        The changes are committed, so a catalog that is away now is not their failure.
+        """
+        with suppress(CatalogAway), self.notifier() as call:
             call.notify()
 
     def _until(self, call: NotifierCall, condition: Callable[[], bool], wait_ms: int) -> bool:

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from penstock.log.store import LogStore, Operation
+from penstock.log.store import DiskFull, LogStore, Operation
 from penstock.log.stores import open_store
 
 
@@ -18,6 +18,7 @@ class GatedStore:
         self.inner = store or open_store("memory", "")
         self.stage = self.inner.stage
         self.failures: deque[Exception] = deque()
+        self.refuses: int | None = None  # a partition for which there is no space
         self.groups: list[tuple[int, bool]] = []
         self.synced: set[int] = set()  # partitions with a write that was synced
         self._open = threading.Event()
@@ -36,6 +37,8 @@ class GatedStore:
             self.synced.update(operation.partition for operation in group)
         if self.failures:
             raise self.failures.popleft()
+        if self.refuses is not None and self.refuses in {each.partition for each in group}:
+            raise DiskFull("no space is left")
         return self.inner.write(group, sync=sync)
 
     def __getattr__(self, name: str) -> Any:

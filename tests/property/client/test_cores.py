@@ -11,13 +11,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.client.batching import Batcher, BatchLimits
-from penstock.client.errors import Disconnected, OutcomeUnknown, Unreachable
+from penstock.client.errors import Disconnected, Unreachable, Untrusted
 from penstock.client.event_stream import Frame, FrameParser
 from penstock.client.records import Record, encode_record, encode_records
 from penstock.client.retry import RetryPolicy, Tries
 from penstock.client.watching import Create, Open, Pause, Position, WatchCore, WatchOptions
 from penstock.flow.backoff import Backoff
-from penstock.protocol.errors import Internal, NotFound, ServerUnavailable, ShuttingDown, Throttled
+from penstock.kernel.errors import Unknown
+from penstock.protocol.errors import (
+    Internal,
+    NotFound,
+    Outcome,
+    OutcomeUnknown,
+    ServerUnavailable,
+    ShuttingDown,
+    Throttled,
+    TopicFull,
+    TopicNotFound,
+)
 from penstock.protocol.events import Records
 
 WORDS = st.text(st.characters(codec="utf-8", exclude_characters="\n\r"), max_size=20)
@@ -145,28 +156,51 @@ def test_batches_are_in_order_within_their_limits_and_one_at_a_time(steps, recor
 
 FAILURES = st.lists(
     st.sampled_from(
-        [Unreachable("x"), Disconnected("x"), Internal("x"), Throttled("x"), ServerUnavailable("x")]
+        [
+            Unreachable("x"),
+            Disconnected("x"),
+            Internal("x"),
+            Throttled("x"),
+            ServerUnavailable("x"),
+            OutcomeUnknown("x"),
+            TopicFull("x"),
+            TopicNotFound("x"),
+            Untrusted("x"),
+        ]
     ),
     min_size=1,
     max_size=8,
 )
+AGAIN = (Throttled, ServerUnavailable, OutcomeUnknown)
 
 
-@given(FAILURES, st.booleans(), st.integers(1, 8))
+@given(FAILURES, st.booleans(), st.booleans(), st.integers(1, 8))
 def test_a_call_is_repeated_only_where_that_is_safe_and_never_called_failed_when_it_may_be_done(
-    failures, keyed, tries_max
+    failures, repeatable, keyed, tries_max
 ):
     tries = Tries(
         RetryPolicy(tries_max=tries_max),
-        repeatable=keyed,
+        repeatable=repeatable or keyed,
         window_ms=60_000,
         idempotency_key="k" if keyed else None,
     )
-    maybe_done = False
+    is_open = False
     for count, error in enumerate(failures, start=1):
         again = tries.failed(error, elapsed_ms=0, random=Random(1)) is not None
-        maybe_done = maybe_done or error.maybe_done
-        assert again == (count < tries_max and (keyed or not error.maybe_done))
-        assert isinstance(tries.verdict(), OutcomeUnknown) == maybe_done
+        is_lost = error.outcome is Outcome.UNKNOWN
+        is_open = is_open or is_lost
+        worth = isinstance(error, AGAIN) and (repeatable or keyed or not is_lost)
+        assert again == (count < tries_max and worth)
+        # With a key, `TopicFull` is said of a write that the server has not taken before.
+        told = keyed and isinstance(error, TopicFull)
+        assert isinstance(tries.verdict(), Unknown) == (is_open and not told)
         if not again:
             break
+
+
+@given(FAILURES)
+def test_a_read_ends_with_what_was_wrong(failures):
+    tries = Tries(RetryPolicy(), repeatable=True, window_ms=60_000, changes=False)
+    for error in failures:
+        tries.failed(error, elapsed_ms=0, random=Random(1))
+        assert tries.verdict() is error

@@ -128,5 +128,5 @@ def test_who_looks_on_sees_how_far_the_server_is(
 def test_a_server_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
     with scripted(in_turn([HANG])) as silent:
         result = run("backup", tmp_path / "to", "--url", silent.url, "--timeout-s", "0.05")
-    assert result.exit_code == 1
+    assert result.exit_code == 3, "the backup may be made nevertheless"
     assert "did not answer" in result.output

@@ -23,13 +23,21 @@ from penstock.client.errors import (
     ClientClosed,
     Disconnected,
     NotPenstock,
-    OutcomeUnknown,
     TimedOut,
     Unreachable,
     answer_error,
 )
 from penstock.kernel.errors import Busy, Rejected, Unavailable, Unknown
-from penstock.protocol.errors import InvalidRequest, NotReady, Throttled, TopicFull, TopicNotFound
+from penstock.protocol.commits import Commit, CommitWrite
+from penstock.protocol.errors import (
+    InvalidRequest,
+    NotReady,
+    Outcome,
+    OutcomeUnknown,
+    Throttled,
+    TopicFull,
+    TopicNotFound,
+)
 from tests.unit.client.faces import FACES, named
 from tests.unit.client.scripted import (
     CUT,
@@ -147,6 +155,108 @@ def test_a_write_that_never_gets_an_answer_ends_unknown_and_tells_its_key(face):
             face.call(settings, "write", "a", [1], idempotency_key="mine")
         assert len(server.seen) > 1
     assert caught.value.idempotency_key == "mine"
+
+
+CHANGES = [
+    ("put_topic", ("a",)),
+    ("delete_topic", ("a",)),
+    ("delete_records", ("a",), {"before_seq": 3}),
+    ("claim", ("q", "n")),
+    ("ack", ("q", "n", [1])),
+    ("nack", ("q", "n", [1])),
+    ("extend", ("q", "n", [1]), {"lease_ms": 1_000}),
+    ("put_router", ("r", "a", "b")),
+    ("delete_router", ("r",)),
+    ("commit", ("s", Commit(session="x", local_seq=1, writes=(CommitWrite("e", set=1),)))),
+    ("hold_stage", ("parse",)),
+    ("backup", ("/b",), {"wait_ms": 0}),
+]
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=[name for name, *_ in CHANGES])
+def test_a_change_without_an_answer_ends_unknown_whatever_it_is(face, change):
+    name, given, *options = change
+    with scripted(in_turn([CUT])) as server:
+        with pytest.raises(OutcomeUnknown) as caught:
+            face.call(quick(server.url, timeout_s=0.05), name, *given, **dict(*options))
+        assert server.seen
+    assert caught.value.outcome is Outcome.UNKNOWN
+    assert caught.value.status == 0, "there was no answer"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        [answered(200, WRITTEN)[0][:40], CUT],
+        [HANG],
+        failed(500, "internal"),
+        failed(504, "outcome_unknown"),
+        answered(200, b"<html>"),
+        answered(502, b"<html>"),
+        answered(503, b"<html>"),
+    ],
+    ids=["half", "silent", "500", "504", "page", "proxy 502", "proxy 503"],
+)
+@pytest.mark.parametrize("key", [None, "mine"])
+def test_an_answer_that_is_not_certain_leaves_a_write_unknown(face, answer, key):
+    with scripted(in_turn(answer)) as server:
+        settings = quick(server.url, timeout_s=0.1, read_timeout_s=0.02)
+        with pytest.raises(OutcomeUnknown) as caught:
+            face.call(settings, "write", "a", [1], idempotency_key=key)
+        assert (len(server.seen) == 1) or key is not None
+    assert caught.value.idempotency_key == key
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "kind"),
+    [
+        (429, "throttled", Throttled),
+        (503, "not_ready", NotReady),
+        (404, "topic_not_found", TopicNotFound),
+    ],
+)
+@pytest.mark.parametrize("change", CHANGES, ids=[name for name, *_ in CHANGES])
+def test_a_change_that_was_refused_did_nothing(face, change, status, code, kind):
+    name, given, *options = change
+    refusal = failed(status, code, "Retry-After: 99")
+    with scripted(in_turn(refusal)) as server, pytest.raises(kind) as caught:
+        face.call(quick(server.url), name, *given, **dict(*options))
+    assert caught.value.outcome is Outcome.DEFINITE
+    assert not isinstance(caught.value, Unknown)
+
+
+def test_a_change_that_was_never_sent_did_nothing(face):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+    with pytest.raises(Unreachable) as caught:
+        face.call(quick(url, timeout_s=0.05), "write", "a", [1], idempotency_key=None)
+    assert caught.value.outcome is Outcome.DEFINITE
+
+
+@pytest.mark.parametrize(
+    ("refusal", "is_told"),
+    [
+        (failed(422, "topic_full"), True),
+        (failed(404, "topic_not_found"), False),
+        (failed(429, "throttled", "Retry-After: 99"), False),
+        (failed(401, "unauthorized"), False),
+        (answered(404, b"<html>"), False),
+    ],
+    ids=["full", "no topic", "throttled", "no key", "a proxy"],
+)
+def test_only_what_is_said_after_a_look_for_the_key_tells_of_an_earlier_try(face, refusal, is_told):
+    with scripted(in_turn([CUT], refusal)) as server:
+        with pytest.raises(TopicFull if is_told else OutcomeUnknown) as caught:
+            face.call(quick(server.url), "write", "a", [1], idempotency_key="mine")
+        assert len(server.seen) == 2
+    assert isinstance(caught.value, Unknown) == (not is_told)
+
+
+def test_a_topic_that_is_gone_when_its_deletion_is_repeated_may_have_been_deleted_by_it(face):
+    answers = in_turn([CUT], failed(404, "topic_not_found"))
+    with scripted(answers) as server, pytest.raises(OutcomeUnknown) as caught:
+        face.call(quick(server.url), "delete_topic", "a")
+    assert isinstance(caught.value.__cause__, TopicNotFound)
 
 
 def test_a_read_that_never_gets_an_answer_ends_with_what_was_wrong(face):
@@ -526,7 +636,7 @@ def test_a_client_is_pickled_by_its_settings(kind):
 def test_an_error_survives_pickling():
     error = pickle.loads(pickle.dumps(OutcomeUnknown("text", status=500, idempotency_key="k", a=1)))
     assert (str(error), error.status, error.idempotency_key, error.detail) == (
-        "text", 500, "k", {"a": 1},
+        "text", 500, "k", {"a": 1, "idempotency_key": "k"},
     )  # fmt: skip
 
 

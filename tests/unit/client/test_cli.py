@@ -260,6 +260,26 @@ def test_a_write_whose_answer_is_lost_is_not_said_to_be_none():
     with scripted(in_turn([CUT])) as server:
         words = ["topic", "write", "a", "--url", server.url, "--timeout-s", "0.2"]
         result = CliRunner().invoke(main, words, input="1\n")
-    assert result.exit_code == 1
-    assert "may or may not have been done" in result.output
+    assert result.exit_code == 3
+    assert "Error: the last records may or may not have been written: http" in result.output
     assert result.output.endswith("; nothing before it was written\n")
+
+
+def test_a_write_whose_answer_is_lost_says_how_to_find_out():
+    words = ["write", "a", "1", "--key", "k7", "--timeout-s", "0.2"]
+    text = run(in_turn([CUT]), *words, code=3).splitlines()[-1]
+    assert text.startswith("Error: this may or may not have been written; the same again with ")
+    assert "--key k7 finds out" in text
+    assert text.endswith("closed the connection before its answer was complete")
+
+
+@pytest.mark.parametrize("words", [("create", "a"), ("delete", "a", "--match", "t")])
+def test_any_change_whose_answer_is_lost_has_an_exit_code_of_its_own(words):
+    text = run(in_turn([CUT]), *words, "--timeout-s", "0.2", code=3)
+    assert "may or may not have been done" in text
+
+
+def test_a_write_that_is_refused_was_not_done():
+    refusal = failed(429, "throttled", "Retry-After: 9")
+    text = run(in_turn(refusal), "write", "a", "1", "--timeout-s", "0.2", code=1)
+    assert text == "Error: it is throttled\n"

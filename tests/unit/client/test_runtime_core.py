@@ -10,12 +10,17 @@ from penstock.client.errors import (
     Disconnected,
     HandlerFailed,
     OriginFailed,
-    OutcomeUnknown,
     Superseded,
 )
 from penstock.client.settings import CommitBackpressure, RuntimeLimits
 from penstock.flow.backoff import Backoff
-from penstock.protocol.errors import InvalidRequest, PreconditionFailed, RefusedByRule, Throttled
+from penstock.protocol.errors import (
+    InvalidRequest,
+    OutcomeUnknown,
+    PreconditionFailed,
+    RefusedByRule,
+    Throttled,
+)
 from tests.unit.client.runtime_world import SimClient, World, append, conflict, increment
 
 EXACT = CommitBackpressure(jitter=0)

@@ -12,8 +12,8 @@ from contextlib import suppress
 import pytest
 
 from penstock.client import AsyncClient, Client, Record
-from penstock.client.errors import ClientClosed, OutcomeUnknown, TimedOut
-from penstock.protocol.errors import CallError, TopicFull
+from penstock.client.errors import ClientClosed, TimedOut
+from penstock.protocol.errors import CallError, OutcomeUnknown, TopicFull
 from tests.unit.client.scripted import CUT, HANG, WRITTEN, answered, failed, quick, scripted
 
 

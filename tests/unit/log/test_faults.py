@@ -11,7 +11,7 @@ import pytest
 from penstock.log.store import DiskFull, ReadOnly, Starved, SyncFailed
 from penstock.log.stores.segment.store import SegmentOptions, SegmentStore
 from penstock.testing import seeded, seeds
-from penstock.testing.disk import FakeDisk, InlineExecutor, PowerLoss
+from penstock.testing.disk import FakeDisk, FakeFile, InlineExecutor, PowerLoss
 from tests.unit.log.journals import Answer, LoopJournal
 
 PARTITIONS = 2
@@ -71,6 +71,32 @@ def test_a_full_disk_refuses_writes_until_there_is_space_and_then_goes_on_by_its
     again = open_log(disk.after_kill())
     assert len(again.payloads(0)) == count + 1
     again.close()
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_a_group_that_found_no_space_is_unknown_only_if_all_of_it_can_be_read(
+    monkeypatch: pytest.MonkeyPatch, is_whole: bool
+) -> None:
+    disk = FakeDisk(Random(1))
+    log = open_log(disk)
+    log.append(0, b"before")
+    pwrite = FakeFile.pwrite
+
+    def full(self: FakeFile, data: bytes, offset: int) -> int:
+        pwrite(self, data if is_whole else data[:-1], offset)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FakeFile, "pwrite", full)
+        with pytest.raises(SyncFailed if is_whole else DiskFull, match="no space left"):
+            log.append(0, b"refused")
+    assert log.payloads(0) == [b"before"]
+    left = open_log(disk.after_kill())
+    assert left.payloads(0) == [b"before", *([b"refused"] if is_whole else [])]
+    left.close()
+    log.append(0, b"after")
+    assert log.payloads(0) == [b"before", b"after"], "it goes on by itself"
+    log.close()
 
 
 @pytest.mark.parametrize("seed", seeds(25))

@@ -7,8 +7,8 @@ import pickle
 
 import pytest
 
-from penstock.client.errors import answer_error
-from penstock.kernel.errors import Corrupt, PenstockError
+from penstock.client.errors import Disconnected, NotPenstock, TimedOut, answer_error
+from penstock.kernel.errors import Corrupt, PenstockError, Unknown
 from penstock.protocol.errors import (
     ERRORS,
     CallError,
@@ -16,6 +16,8 @@ from penstock.protocol.errors import (
     Internal,
     InvalidRequest,
     NotFound,
+    Outcome,
+    OutcomeUnknown,
     ServerUnavailable,
     TopicNotEmpty,
     TopicsApart,
@@ -23,7 +25,13 @@ from penstock.protocol.errors import (
 )
 from penstock.server.api.errors import error_answer
 
-GROUPS = {"Rejected", "Conflict", "Busy", "Gone", "Unavailable", "Corrupt"}
+GROUPS = {"Rejected", "Conflict", "Busy", "Gone", "Unavailable", "Unknown", "Corrupt"}
+UNKNOWN = {"internal", "outcome_unknown", "part_silent"}
+"""The codes of failures in the middle. Everything else is refused before it changes anything."""
+
+
+def every_subclass(kind: type[CallError]) -> list[type[CallError]]:
+    return [each for below in kind.__subclasses__() for each in (below, *every_subclass(below))]
 
 
 @pytest.mark.parametrize("code", ERRORS)
@@ -41,6 +49,48 @@ def test_every_error_of_the_protocol_says_what_to_do_next(kind: type[CallError])
     groups = {base.__name__ for base in kind.__mro__ if PenstockError in base.__bases__}
     assert len(groups & GROUPS) == 1
     assert kind.__doc__
+
+
+@pytest.mark.parametrize("code", ERRORS)
+def test_every_code_says_whether_the_request_surely_changed_nothing(code: str) -> None:
+    kind = ERRORS[code]
+    assert kind.outcome is (Outcome.UNKNOWN if code in UNKNOWN else Outcome.DEFINITE)
+    answer = error_answer(kind.told("it went wrong"))
+    assert json.loads(answer.body)["error"].get("outcome", "definite") == kind.outcome.value
+    assert answer_error(answer.status, answer.body).outcome is kind.outcome
+
+
+@pytest.mark.parametrize("kind", [*ERRORS.values(), *every_subclass(CallError)])
+def test_an_error_of_the_group_unknown_has_an_unknown_outcome(kind: type[CallError]) -> None:
+    if issubclass(kind, Unknown):
+        assert kind.outcome is Outcome.UNKNOWN
+    if kind.outcome is Outcome.UNKNOWN and not issubclass(kind, Unknown):
+        # How reads end, which change nothing; the client raises none of these for a change.
+        assert kind in (Internal, Disconnected, TimedOut, NotPenstock)
+
+
+@pytest.mark.parametrize("status", [500, 502, 503, 504])
+def test_a_server_error_of_a_proxy_tells_nothing_about_the_server_behind_it(status: int) -> None:
+    assert answer_error(status, b"<html>").outcome is Outcome.UNKNOWN
+    assert answer_error(429, b"<html>").outcome is Outcome.DEFINITE
+
+
+def test_a_newer_server_may_say_of_any_code_that_its_outcome_is_unknown() -> None:
+    body = b'{"error":{"code":"eclipse","message":"dark","outcome":"unknown"}}'
+    assert answer_error(503, body).outcome is Outcome.UNKNOWN
+    body = b'{"error":{"code":"eclipse","message":"dark"}}'
+    assert answer_error(503, body).outcome is Outcome.DEFINITE
+    assert answer_error(503, body).outcome is Outcome.DEFINITE, "the class is as it was"
+
+
+def test_an_unknown_outcome_names_the_key_of_the_write() -> None:
+    answer = error_answer(OutcomeUnknown("a sync failed", idempotency_key="k"))
+    assert answer.status == 504
+    assert json.loads(answer.body)["error"]["detail"] == {"idempotency_key": "k"}
+    told = answer_error(answer.status, answer.body)
+    assert isinstance(told, OutcomeUnknown)
+    assert told.idempotency_key == "k"
+    assert OutcomeUnknown("a sync failed").idempotency_key is None
 
 
 def test_a_subclass_without_a_code_is_told_as_its_parent() -> None:

@@ -25,7 +25,7 @@ from penstock.client.leasing import Lease, Leases
 from penstock.client.transports.aio import AsyncAttempt, AsyncConnection, AsyncSignal
 from penstock.client.watching import SILENCE_HEARTBEATS
 from penstock.protocol.answers import ClaimedJob
-from penstock.protocol.errors import CallError, ServerUnavailable, Throttled
+from penstock.protocol.errors import CallError, OutcomeUnknown, ServerUnavailable, Throttled
 
 T = TypeVar("T")
 
@@ -397,7 +397,7 @@ class AsyncWorkFlow:
             answer = await self._runner.within(limit_s).run(call)
         except ClientClosed:
             raise
-        except (Throttled, ServerUnavailable):
+        except (Throttled, ServerUnavailable, OutcomeUnknown):
             with self._lock:
                 self._leases.failed(due, monotonic())
         except CallError:

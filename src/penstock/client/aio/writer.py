@@ -14,7 +14,7 @@ from uuid import uuid4
 from penstock.client.aio.runner import AsyncRunner
 from penstock.client.batching import Batcher, BatchLimits, WriteBatch, as_failure
 from penstock.client.calls import write_body, write_encoded
-from penstock.client.errors import ClientClosed, OutcomeUnknown, TimedOut
+from penstock.client.errors import ClientClosed, TimedOut, unanswered
 from penstock.client.records import decode_record, encode_record
 from penstock.client.transports.aio import AsyncAttempt, AsyncSignal, at_exit, is_cancellation
 from penstock.client.transports.connecting import closed_error
@@ -178,7 +178,7 @@ class AsyncWriter:
             self._batcher.failed(as_failure(error))
         except BaseException:
             if not self._batcher.idle:
-                self._batcher.failed(OutcomeUnknown("the writer was cancelled"))
+                self._batcher.failed(unanswered("the writer was cancelled"))
             self._pump = None
             raise
         finally:

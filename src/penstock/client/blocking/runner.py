@@ -74,8 +74,6 @@ class Runner:
                 error = self._error(answer)
             except CallError as raised:
                 error = raised
-            if call.probes:
-                raise error
             is_first = tries is None
             tries = tries or self._tries(call)
             self._pause(tries, error, began_s, tell=is_first)
@@ -133,8 +131,10 @@ class Runner:
             self.on_trouble(None if trouble is None else trouble.message)
 
     def _tries(self, call: ApiCall[T]) -> Tries:
+        retry = self.settings.retry
         return Tries(
-            self.settings.retry,
+            replace(retry, tries_max=1) if call.probes else retry,
+            changes=call.changes,
             repeatable=call.repeatable,
             window_ms=self._limit_s(call) * 1_000,
             idempotency_key=call.idempotency_key,

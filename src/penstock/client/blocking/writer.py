@@ -15,7 +15,7 @@ from uuid import uuid4
 from penstock.client.batching import Batcher, BatchLimits, WriteBatch, as_failure
 from penstock.client.blocking.runner import Runner
 from penstock.client.calls import write_body, write_encoded
-from penstock.client.errors import ClientClosed, OutcomeUnknown, TimedOut
+from penstock.client.errors import ClientClosed, TimedOut, unanswered
 from penstock.client.records import decode_record, encode_record
 from penstock.client.transports.blocking import Attempt, Signal, at_exit, is_cancellation
 from penstock.client.transports.connecting import closed_error
@@ -181,7 +181,7 @@ class Writer:
             self._batcher.failed(as_failure(error))
         except BaseException:
             if not self._batcher.idle:
-                self._batcher.failed(OutcomeUnknown("the writer was cancelled"))
+                self._batcher.failed(unanswered("the writer was cancelled"))
             self._pump = None
             raise
         finally:

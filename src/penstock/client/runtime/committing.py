@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import Any, Final
 
-from penstock.client.errors import CommitConvergenceError, HandlerFailed, OutcomeUnknown
+from penstock.client.errors import CommitConvergenceError, HandlerFailed, unanswered
 from penstock.client.runtime.effects import CommitReport, Outcome
 from penstock.client.runtime.events import Event
 from penstock.client.runtime.lanes import Entry, Lane
@@ -194,10 +194,9 @@ def unknown_error(entry: Entry, error: CallError) -> CallError:
     """No answer until the time was up. If no try can have taken effect, the last error itself."""
     if not entry.doubtful:
         return error
-    unknown = OutcomeUnknown(
-        f"no answer to the commit of event {entry.event.id!r} in {entry.lost} tries: it may or may "
+    return unanswered(
+        f"no certain answer to the commit of event {entry.event.id!r}: it may or may "
         f"not have been taken; sending an event with this id finds out ({error})",
+        cause=error,
         event_id=entry.event.id,
     )
-    unknown.__cause__ = error
-    return unknown

@@ -17,9 +17,10 @@ from penstock.client.errors import (
     ChangedLocally,
     ClientClosed,
     OriginFailed,
-    OutcomeUnknown,
     Superseded,
+    unanswered,
 )
+from penstock.client.retry import settles
 from penstock.client.runtime.agenda import Agenda, Derivation, Derivations, Readers
 from penstock.client.runtime.committing import (
     InFlight,
@@ -50,7 +51,8 @@ from penstock.client.runtime.transaction import Transaction
 from penstock.client.settings import CommitBackpressure, RuntimeLimits
 from penstock.commits.model import ROOT
 from penstock.protocol.commits import Origin
-from penstock.protocol.errors import CallError, Forbidden, Unauthorized
+from penstock.protocol.errors import CallError
+from penstock.protocol.errors import Outcome as CallOutcome
 
 
 class RuntimeCore:
@@ -212,7 +214,7 @@ class RuntimeCore:
                 continue
             text = f"the runtime was closed before event {entry.event.id!r} ended"
             sent = entry.state is EntryState.FLYING
-            self._fail(entry, OutcomeUnknown(text) if sent else ClientClosed(text))
+            self._fail(entry, unanswered(text) if sent else ClientClosed(text))
         self._agenda.clear()
         return self._go_on()
 
@@ -442,8 +444,8 @@ class RuntimeCore:
             return
         outcome: Outcome = "permanent" if terminal == "permanent" else "rule"
         self._report(entry, outcome, terminal=terminal, error=str(error))
-        says_nothing = isinstance(error, Unauthorized | Forbidden)  # about an earlier try
-        self._fail(entry, unknown_error(entry, error) if says_nothing else error)
+        self._doubt(entry, error)
+        self._fail(entry, error if settles(error) else unknown_error(entry, error))
 
     def _lose(self, entry: Entry, error: CallError) -> None:
         """No answer: send the same commit again, unless it is already in the space."""
@@ -451,7 +453,7 @@ class RuntimeCore:
             self._accept(entry, entry.seen_seq, None)
             return
         entry.lost += 1
-        entry.doubtful = entry.doubtful or error.maybe_done
+        self._doubt(entry, error)
         entry.last_error = error
         if entry.lost == 1:
             entry.away_since_ms = self._now_ms
@@ -465,6 +467,10 @@ class RuntimeCore:
         delay_ms = max(delay_ms, float(getattr(error, "retry_after_ms", None) or 0))
         entry.resend_ms = self._now_ms + delay_ms
         self._agenda.alarm(entry.resend_ms, entry.lane)
+
+    def _doubt(self, entry: Entry, error: CallError) -> None:
+        """Note that a try may have been taken, if its error says so."""
+        entry.doubtful = entry.doubtful or error.outcome is CallOutcome.UNKNOWN
 
     def _fail(self, entry: Entry, error: Exception) -> None:
         """End without an effect."""

@@ -40,7 +40,7 @@ from penstock.client.transports.connecting import closed_error
 from penstock.kernel.clock import Clock
 from penstock.kernel.system import SystemClock
 from penstock.protocol.commits import Commit
-from penstock.protocol.errors import CallError, InvalidRequest
+from penstock.protocol.errors import CallError, InvalidRequest, Outcome
 
 Handler = Callable[[Transaction, Event], Any]
 LaneOf = str | Callable[[Any], object] | None
@@ -339,6 +339,7 @@ class RuntimeDriver:
             effects = self._core.refused(number, error, self._now_ms())
         except Exception as error:  # our bug: an event that waits forever would be worse
             failure = CallError(f"the commit could not be sent: {error!r}")
+            failure.outcome = Outcome.UNKNOWN
             failure.__cause__ = error
             effects = self._core.refused(number, failure, self._now_ms())
         else:

@@ -14,6 +14,7 @@ from penstock.protocol.commits import Commit
 from penstock.protocol.errors import (
     CallError,
     CommitConflict,
+    OutcomeUnknown,
     PreconditionFailed,
     ServerUnavailable,
     Throttled,
@@ -75,7 +76,7 @@ def verdict_of(error: CallError) -> CommitVerdict:
         return CommitVerdict.RETRY
     if isinstance(error, PreconditionFailed):
         return CommitVerdict.PERMANENT
-    if isinstance(error, ServerUnavailable | Throttled):
+    if isinstance(error, ServerUnavailable | Throttled | OutcomeUnknown):
         return CommitVerdict.RESEND
     return CommitVerdict.RULE
 

@@ -25,6 +25,7 @@ from penstock.log.store import (
     StoreClosed,
     StoreStatus,
     Sync,
+    SyncFailed,
     Truncate,
     UnknownFormat,
 )
@@ -99,7 +100,7 @@ class RocksdbStore:
             try:
                 self._db.write(batch.sealed(), options)
             except Exception as error:
-                failed |= rules.all_failed(admitted, self._refuse(error))
+                failed |= rules.all_failed(admitted, self._not_written(error))
                 return failed
             self._syncs += sync
             self._refusal = None
@@ -221,6 +222,13 @@ class RocksdbStore:
             states[partition] = (Bounds(*fields[:4]), HardState(*fields[4:]))
             at.next()
         return states
+
+    def _not_written(self, error: Exception) -> ReadOnly | SyncFailed:
+        """The error of a batch: unless there was no space for it, its log may have it."""
+        refusal = self._refuse(error)
+        if isinstance(refusal, DiskFull) and "sync" not in str(error).lower():
+            return refusal
+        return SyncFailed(f"{refusal}; this group may or may not be durable")
 
     def _refuse(self, error: Exception) -> ReadOnly:
         if "No space left" in str(error) or "File too large" in str(error):

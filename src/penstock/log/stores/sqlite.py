@@ -32,6 +32,7 @@ from penstock.log.store import (
     StoreClosed,
     StoreStatus,
     Sync,
+    SyncFailed,
     Truncate,
     UnknownFormat,
 )
@@ -223,10 +224,15 @@ class _Shard:
                 changed[op.partition] = self._apply(op, *before)
             rows = [(partition, *bounds, *hard) for partition, (bounds, hard) in changed.items()]
             self._writer.executemany(_KEEP_STATE, rows)
-            self._writer.execute("commit")
         except (sqlite3.Error, OverflowError) as error:
             self._roll_back()
             failed |= rules.all_failed(admitted, self._refuse(error))
+            return failed
+        try:
+            self._writer.execute("commit")
+        except sqlite3.Error as error:
+            self._roll_back()
+            failed |= rules.all_failed(admitted, self._not_committed(error))
             return failed
         self.refusal = None
         self.states = self.states | changed
@@ -355,6 +361,13 @@ class _Shard:
         with contextlib.suppress(sqlite3.Error):
             if self._writer.in_transaction:
                 self._writer.execute("rollback")
+
+    def _not_committed(self, error: Exception) -> ReadOnly | SyncFailed:
+        """The error of a commit: unless there was no space, SQLite may find it at the next open."""
+        refusal = self._refuse(error)
+        if isinstance(refusal, DiskFull):
+            return refusal
+        return SyncFailed(f"{refusal}; this group may or may not be durable")
 
     def _refuse(self, error: Exception) -> ReadOnly:
         # Extended codes have the primary code in their low byte.

@@ -10,14 +10,16 @@ from collections.abc import Awaitable
 from functools import partial
 from typing import Final
 
-from penstock.kernel.errors import PenstockError
+from penstock.kernel.errors import PenstockError, Unknown
 from penstock.protocol import answers, requests
 from penstock.protocol.commits import Commit
 from penstock.protocol.errors import (
+    CallError,
     CommitConflict,
     CommitProtocol,
     IsASpace,
     NotASpace,
+    OutcomeUnknown,
     PreconditionFailed,
     RecordTooLarge,
     RefusedByRule,
@@ -45,7 +47,7 @@ from penstock.server.api import (
 from penstock.server.api.answers import Flags, Numbers, Spent, written, written_new
 from penstock.server.api.auth import Grant, query_token
 from penstock.server.api.call import ROUTES, Call, Context, check_access
-from penstock.server.api.queries import Query, check_json, keyed
+from penstock.server.api.queries import Query, check_json, key_of, keyed
 from penstock.server.http.message import USUAL, Answer, Exchange, Request
 from penstock.server.http.origins import preflight
 from penstock.server.live import stream as live
@@ -341,6 +343,10 @@ class TopicApplication:
         """Answer with an error; log an unexpected one in full."""
         request = exchange.request
         self.context.tell(f"{request.method} {request.path}", error)
+        if isinstance(error, Unknown) and not isinstance(error, CallError):
+            # The key is what the client needs to find out.
+            key = key_of(request.body, request.headers)
+            error = OutcomeUnknown(error.message, idempotency_key=key)
         self._finish(exchange, self.context.hide.answer(error), entered)
 
 

@@ -19,7 +19,7 @@ from msgspec.structs import FieldInfo, fields
 from penstock.kernel.clock import Clock
 from penstock.kernel.errors import PenstockError
 from penstock.kernel.text import Seldom, and_others
-from penstock.log.store import ReadOnly, SyncFailed
+from penstock.log.store import SyncFailed
 from penstock.protocol.decoding import S, decode, decode_object
 from penstock.protocol.errors import Forbidden, Replaying, ShuttingDown
 from penstock.protocol.routes import Route, RouteTable
@@ -38,6 +38,7 @@ from penstock.server.push.watching import WatcherSessions
 from penstock.topics.core.router import RouterConfig
 from penstock.topics.engine.engine import Engine
 from penstock.topics.engine.topic_views import TopicLists, everything
+from penstock.topics.engine.writers import LogUncertain
 
 if TYPE_CHECKING:
     from penstock.server.api.warehouse import TablesDesk
@@ -115,7 +116,7 @@ class Context:
 
         The log reports its own refusals.
         """
-        if describe(error)[0] != 500 or isinstance(error, ReadOnly | SyncFailed):
+        if describe(error)[0] not in (500, 504) or isinstance(error, LogUncertain | SyncFailed):
             return
         if not isinstance(error, PenstockError):
             _LOGGER.error("%s failed: %s", what, error, exc_info=error)

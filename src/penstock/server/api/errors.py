@@ -5,6 +5,12 @@
 >>> answer.status, answer.body
 (404, b'{"error":{"code":"not_found","message":"there is no route /v0/nothing"}}')
 
+An error of a lower layer is one of the protocol's with the same outcome: what may have been done
+is `outcome_unknown`, and an error that nobody expected says nothing certain either.
+
+>>> describe(LogFailed("no space is left"))[:2], describe(Unknown("a sync failed"))[:2]
+((503, 'not_ready'), (504, 'outcome_unknown'))
+
 A client has no use for such paths, and they would describe the machine to it.
 
 >>> hide = Hiding({"the data directory": ["/srv/data", "data"]})
@@ -20,19 +26,21 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from penstock.kernel.errors import Busy, Conflict, PenstockError, Rejected
+from penstock.kernel.errors import Busy, Conflict, PenstockError, Rejected, Unknown
 from penstock.log.executor import RestoreInProgress
 from penstock.log.queues import Stopped
-from penstock.log.store import StoreClosed
+from penstock.log.store import ReadOnly, StoreClosed
 from penstock.protocol.errors import (
     CallError,
     Internal,
     InvalidRequest,
     NotReady,
+    OutcomeUnknown,
     ShuttingDown,
     Throttled,
 )
 from penstock.server.http.message import Answer, error_body
+from penstock.topics.engine.writers import LogFailed
 
 _RETRY_MS: Final = 1_000
 Hide = Callable[[str, int], str]
@@ -40,7 +48,8 @@ Hide = Callable[[str, int], str]
 
 _BY_GROUP: Final[tuple[tuple[type[PenstockError], type[CallError]], ...]] = (
     (Busy, Throttled), (RestoreInProgress, NotReady), (Stopped, ShuttingDown),
-    (StoreClosed, ShuttingDown), (Rejected, InvalidRequest), (Conflict, InvalidRequest),
+    (StoreClosed, ShuttingDown), (LogFailed, NotReady), (ReadOnly, NotReady),
+    (Unknown, OutcomeUnknown), (Rejected, InvalidRequest), (Conflict, InvalidRequest),
     (PenstockError, Internal),
 )  # fmt: skip
 """Protocol errors for the errors of lower layers, which the protocol does not name."""

@@ -17,6 +17,7 @@ from penstock.protocol.errors import (
     Internal,
     InvalidRequest,
     NotReady,
+    OutcomeUnknown,
     PayloadTooLarge,
     ShuttingDown,
     Throttled,
@@ -24,7 +25,7 @@ from penstock.protocol.errors import (
     UnsupportedMediaType,
 )
 from penstock.protocol.requests import PREDICATE
-from penstock.protocol.routes import NAME_SHAPES, Param, Route, RouteTable, scope_names
+from penstock.protocol.routes import NAME_SHAPES, READ, Param, Route, RouteTable, scope_names
 
 Shape = dict[str, Any]
 
@@ -41,6 +42,7 @@ _RETRY_AFTER: Final = {
 }
 _EVERYWHERE: Final = (Unauthorized, Forbidden, ForeignOrigin, ForeignHost, InvalidRequest)
 _DATA: Final = (Internal, NotReady, ShuttingDown)
+_CHANGES: Final = (OutcomeUnknown,)
 _BODY: Final = (PayloadTooLarge, UnsupportedMediaType)
 
 
@@ -70,6 +72,7 @@ def errors_of(route: Route) -> list[type[CallError]]:
     """Every error that a route may return."""
     found: list[type[CallError]] = [*_EVERYWHERE, *route.errors]
     found += _DATA if route.is_data else ()
+    found += _CHANGES if route.is_data and route.scopes != READ and route.changes else ()
     found += _BODY if route.body is not None else ()
     found += (Throttled,) if route.guard == "key" else ()  # the requests of a key are limited
     return list(dict.fromkeys(found))

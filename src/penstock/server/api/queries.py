@@ -101,13 +101,49 @@ def json_body(body: bytes, headers: Mapping[str, str], *, may_be_empty: bool = F
 
 def keyed(write: WriteRequest, headers: Mapping[str, str], limits: TopicLimits) -> WriteRequest:
     """A write with the idempotency key of the header, decoded as UTF-8, unless the body has one."""
-    key = headers.get("idempotency-key")
+    key = _header_key(headers)
     if not key or write.key is not None:
         return write
-    with suppress(UnicodeDecodeError):
-        key = key.encode("latin-1").decode()
     check_text("idempotency_key", key, limits.key_bytes_max)
     return write._replace(key=key)
+
+
+def _header_key(headers: Mapping[str, str]) -> str | None:
+    key = headers.get("idempotency-key")
+    if key:
+        with suppress(UnicodeDecodeError):
+            key = key.encode("latin-1").decode()
+    return key
+
+
+class _Keyed(msgspec.Struct):
+    """What a write's body says about its key."""
+
+    idempotency_key: str | None = None
+    writes: list[_Keyed] = []
+
+
+_decode_keyed: Final = msgspec.json.Decoder(_Keyed).decode
+
+
+def key_of(body: bytes, headers: Mapping[str, str]) -> str | None:
+    """The idempotency key of a request, of one write or of several that share it.
+
+    Decodes the body again: for errors, which are rare.
+
+    >>> key_of(b'{"records":[{"data":1}],"idempotency_key":"a"}', {})
+    'a'
+    >>> key_of(b'{"writes":[{"idempotency_key":"a"},{"idempotency_key":"a"}]}', {})
+    'a'
+    >>> key_of(b'{"seqs":[1]}', {"idempotency-key": "b"})
+    'b'
+    """
+    with suppress(msgspec.DecodeError, UnicodeDecodeError):
+        found = _decode_keyed(body)
+        keys = {each.idempotency_key for each in (found, *found.writes)} - {None}
+        if keys:
+            return keys.pop() if len(keys) == 1 else None
+    return _header_key(headers) or None
 
 
 def check_accepts_events(headers: Mapping[str, str]) -> None:

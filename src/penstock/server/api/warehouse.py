@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from penstock.kernel.errors import Busy, Conflict, Gone, Unavailable
 from penstock.protocol import requests, table_answers
 from penstock.protocol.errors import (
+    CallError,
     ChangedMeanwhile,
     InvalidQuery,
     NoWarehouse,
@@ -101,7 +102,7 @@ class TablesDesk:
         except Gone as error:
             raise SnapshotExpired(error.message) from error
         except (Conflict, Unavailable) as error:
-            if hasattr(error, "status"):
+            if isinstance(error, CallError):
                 raise
             kind = ChangedMeanwhile if isinstance(error, Conflict) else WarehouseAway
             raise kind(error.message) from error
@@ -362,17 +363,20 @@ async def wait_for(
     wait_ms: int,
     news: News,
 ) -> Answered | Any:
-    """Poll until there is an answer; give up if the client disconnects or the server stops."""
-    found = await tables.do(ask)
-    if found is not None or not wait_ms:
-        return found
+    """Poll until there is an answer, or the client disconnects, or the server stops.
+
+    It was asked for already. An error here would say that it was not, so a wait that fails ends
+    without an answer.
+    """
     loop = asyncio.get_running_loop()
     until_s = loop.time() + wait_ms / 1_000
-    with call.parked():
+    with suppress(WarehouseAway, Busy, asyncio.CancelledError), call.parked():
+        found = await tables.do(ask)
         while found is None and loop.time() < until_s:
             await news(until_s - loop.time())
             found = await tables.do(ask)
         return found
+    return None
 
 
 def _warehouse(warehouse: Warehouse) -> dict[str, Any]:

@@ -6,6 +6,8 @@ is cached for each status and type, with the date of the current second.
 
 >>> error_body("not_found", "no such route")
 b'{"error":{"code":"not_found","message":"no such route"}}'
+>>> error_body("internal", "it failed")
+b'{"error":{"code":"internal","message":"it failed","outcome":"unknown"}}'
 >>> heads = AnswerHeads()
 >>> heads.turn(0.0)
 >>> heads.head(204, b"text/plain").decode()
@@ -25,7 +27,7 @@ import msgspec
 
 from penstock.kernel.errors import Rejected
 from penstock.kernel.units import KIB, MIB
-from penstock.protocol.errors import ForeignHost, ForeignOrigin
+from penstock.protocol.errors import ERRORS, ForeignHost, ForeignOrigin, Outcome
 
 Headers = Sequence[tuple[bytes, bytes]]
 
@@ -256,9 +258,19 @@ class Answer(NamedTuple):
     headers: tuple[tuple[bytes, bytes], ...] = ()
 
 
+UNKNOWN_CODES: Final = frozenset(
+    code for code, kind in ERRORS.items() if kind.outcome is Outcome.UNKNOWN
+)
+
+
 def error_body(code: str, message: str, detail: dict[str, Any] | None = None) -> bytes:
-    """The envelope of an error, as compact JSON."""
+    """The envelope of an error, as compact JSON.
+
+    It says so if the outcome is unknown; otherwise nothing was changed, which is the usual case.
+    """
     error: dict[str, Any] = {"code": code, "message": message}
+    if code in UNKNOWN_CODES:
+        error["outcome"] = Outcome.UNKNOWN.value
     if detail:
         error["detail"] = detail
     return msgspec.json.encode({"error": error})

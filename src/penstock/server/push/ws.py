@@ -18,6 +18,7 @@ from penstock.protocol.decoding import decode
 from penstock.protocol.errors import InvalidJson, InvalidRequest
 from penstock.server.api.answers import encode
 from penstock.server.api.errors import Hide, as_it_is, describe
+from penstock.server.http.message import UNKNOWN_CODES
 
 NO_ID: Final = b"null"
 QUEUE_MAX: Final = 4
@@ -159,13 +160,14 @@ def pushed(op: bytes, data: bytes) -> bytes:
 
 
 def failed(request_id: bytes, error: Exception, hide: Hide = as_it_is) -> bytes:
-    """The error of an operation."""
+    """The error of an operation; it says so if the operation may have taken effect."""
     status, code, message, _ = describe(error)
     message = hide(message, status)
-    return b'{"op":"error","request_id":%b,"code":%b,"message":%b}' % (
+    return b'{"op":"error","request_id":%b,"code":%b,"message":%b%b}' % (
         request_id,
         encode(code),
         encode(message),
+        b',"outcome":"unknown"' if code in UNKNOWN_CODES else b"",
     )
 
 

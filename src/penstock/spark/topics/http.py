@@ -26,13 +26,18 @@ from penstock.client.calls import (
     write_body,
     write_encoded,
 )
-from penstock.client.errors import OutcomeUnknown
 from penstock.client.retry import RetryPolicy
 from penstock.client.settings import ClientSettings
 from penstock.client.transports.blocking import Transport
 from penstock.kernel.errors import Gone, Rejected, Unavailable
 from penstock.protocol.answers import Written
-from penstock.protocol.errors import CallError, ServerUnavailable, Throttled, TopicNotFound
+from penstock.protocol.errors import (
+    CallError,
+    OutcomeUnknown,
+    ServerUnavailable,
+    Throttled,
+    TopicNotFound,
+)
 
 PAGE_RECORDS: Final = 65_536
 PAGE_BYTES: Final = 32 << 20

@@ -24,7 +24,7 @@ from penstock.topics.core.partition import DecidedChange
 from penstock.topics.core.registry import Registry
 from penstock.topics.core.router import Router, RouterConfig, RouterStep
 from penstock.topics.engine.turns import SLICE_MS
-from penstock.topics.engine.writers import LogFailed, PartitionWriter, Writers
+from penstock.topics.engine.writers import LogFailed, LogUncertain, PartitionWriter, Steps, Writers
 from penstock.topics.persist.cold import ColdCache
 
 STEPS_MAX: Final = 8
@@ -113,9 +113,9 @@ class Forwarder:
         for router in reversed(self._upstream(dest)):
             try:
                 whole = await self._bring_up(router) and whole
-            except LogFailed:
-                if strict:
-                    raise
+            except (LogFailed, LogUncertain) as error:
+                if strict:  # it was about the router's step: nothing of the command was written
+                    raise LogFailed(error.message) from error
                 whole = False
         return whole
 
@@ -375,13 +375,17 @@ class RouterCommands:
         missing = {config.source, config.dest} - topics.keys()
         if missing:
             self._registry.check_topics(len(missing))
-        if config.source not in topics:
-            await self._put_topic(config.source, {})
         writer = self._writers.of(config.dest)
-        async with writer.exclusive() as partition:
-            created = self._routers.find(config.name) is None
-            change = partition.decide_router(config, self._clock.now_ms(), create_dest=create_dest)
-            await writer.commit(change, sync=True)
+        with Steps() as steps:
+            if config.source not in topics:
+                await self._put_topic(config.source, {})
+                steps.done += 1
+            async with writer.exclusive() as partition:
+                created = self._routers.find(config.name) is None
+                change = partition.decide_router(
+                    config, self._clock.now_ms(), create_dest=create_dest
+                )
+                await writer.commit(change, sync=True)
         self._forwarder.ask(config)  # the source may have grown since the decision
         return created, config
 
@@ -389,14 +393,15 @@ class RouterCommands:
         writer, now_ms = self._writers.of(name), self._clock.now_ms
         async with writer.exclusive() as partition:  # an empty topic stays empty until the end
             partition.check_drop(name, now_ms(), if_empty=if_empty)
-            removed = await self._remove_out_of(name, writer)
-            into = [router.config.name for router in self._routers.feeders_of(name)]
-            change = partition.decide_drop(name, now_ms(), if_empty=if_empty)
-            if change.entries:
-                await writer.commit(change, sync=True)
+            with Steps() as steps:
+                removed = await self._remove_out_of(name, writer, steps)
+                into = [router.config.name for router in self._routers.feeders_of(name)]
+                change = partition.decide_drop(name, now_ms(), if_empty=if_empty)
+                if change.entries:
+                    await writer.commit(change, sync=True)
         return bool(change.entries), sorted([*removed, *(into if change.entries else ())])
 
-    async def _remove_out_of(self, source: str, held: PartitionWriter) -> list[str]:
+    async def _remove_out_of(self, source: str, held: PartitionWriter, steps: Steps) -> list[str]:
         """Remove the routers that copy from a topic whose own writer is held."""
         names: dict[PartitionWriter, list[str]] = {}
         for router in self._routers.fed_by(source):
@@ -406,6 +411,7 @@ class RouterCommands:
                 await _remove_on(writer, here)
             else:
                 await self._remove_far(writer, here)
+            steps.done += 1
         return [name for here in names.values() for name in here]
 
     async def _remove_far(self, writer: PartitionWriter, names: list[str]) -> None:

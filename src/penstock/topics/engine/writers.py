@@ -12,10 +12,11 @@ import logging
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple, TypeVar
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from penstock.commits.sessions import CommitAnswer
-from penstock.kernel.errors import PenstockError, Unavailable, Unknown
+from penstock.kernel.errors import Busy, PenstockError, Rejected, Unavailable, Unknown
 from penstock.log.executor import Phase, WorkKind
 from penstock.log.journal import LocalJournal
 from penstock.log.reads import resolve
@@ -36,6 +37,8 @@ Waiting = list[tuple[DecidedChange | Appended | SpaceCommitted, Any]]
 
 _LOGGER: Final = logging.getLogger("penstock.topics")
 _NOTHING: Final = DecidedChange((), ())
+_NOT_WRITTEN: Final = (Busy, Rejected, Unavailable)
+"""Errors with which the log says that it has nothing of an entry. Any other one leaves it open."""
 UNSYNCED_SEQS_MAX: Final = 4_096
 """The most seqs of a topic assigned without a sync: half of them while a sync is in flight, half
 before the next begins. This many are skipped after a crash of the machine.
@@ -73,6 +76,28 @@ class LogFailed(Unavailable):
     """The log refused a write: nothing of it was kept, and it may be retried later."""
 
     code = "log_failed"
+
+
+class LogUncertain(Unknown):
+    """The log failed in the middle of a write: it is not visible, but may be after a restart."""
+
+    code = "log_uncertain"
+
+
+class Steps:
+    """The commits of a command that needs several: it is done in part if a later one fails."""
+
+    def __init__(self) -> None:
+        self.done = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        if self.done and isinstance(error, PenstockError) and not isinstance(error, Unknown):
+            raise LogUncertain(f"only a part of this was done: {error}") from error
 
 
 class PartitionWriter:
@@ -335,8 +360,9 @@ class PartitionWriter:
             )
             self._flying_indexes.append(index)
         except Exception as error:
+            refused = error if isinstance(error, _NOT_WRITTEN) else LogFailed(str(error))
             self._flying_indexes.append(0)
-            self._refused = partial(self._written, size_bytes, error)
+            self._refused = partial(self._written, size_bytes, refused)
             self._tell_refused()
 
     def _count(self, size_bytes: int) -> None:
@@ -386,7 +412,7 @@ class PartitionWriter:
             self.refusal = LogFailed(f"the log did not take a write: {error}")
             self.partition.abandon(_topics_of((waiting, *self._flying, self._pending)))
         if self._failed is not None:
-            self._fail(waiting)
+            self._fail(waiting, error)
         else:
             self.applied_index = index
             self._backlog.finished += size_bytes
@@ -399,14 +425,20 @@ class PartitionWriter:
         else:
             self._settle()
 
-    def _fail(self, waiting: Waiting) -> None:
-        """Fail everything in flight: later changes were decided on the failed one."""
-        error = self.refusal
-        assert error is not None
+    def _fail(self, waiting: Waiting, error: Exception | None) -> None:
+        """Fail one entry in flight: later ones were decided on the one that failed first.
+
+        `error` is the log's about this entry. Unless it says that the entry was not written, the
+        entry may be there after a restart; what was not submitted yet surely is not.
+        """
+        assert self.refusal is not None
+        answer: PenstockError = self.refusal
+        if not isinstance(error, _NOT_WRITTEN):
+            answer = LogUncertain(f"this may or may not have been written: {error or self._failed}")
         for _, done in waiting:
-            self._guarded(partial(done, error))
+            self._guarded(partial(done, answer))
         if not self._flying:
-            self._fail_pending(error)
+            self._fail_pending(self.refusal)
 
     def _fail_pending(self, error: Exception) -> None:
         """Fail what is staged and not yet submitted."""
@@ -424,7 +456,7 @@ class PartitionWriter:
         self.is_held = True  # so that every command calls `check` first
         flying, self._flying = self._flying, deque()
         self._flying_indexes.clear()
-        unknown = Unknown(f"this may be durable or not: {self.refusal}")
+        unknown = LogUncertain(f"this may or may not have been written: {self.refusal}")
         for waiting in flying:
             for _, done in waiting:
                 self._guarded(partial(done, unknown))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.log.store import DiskFull
+from penstock.log.store import DiskFull, SyncFailed
 from penstock.protocol.answers import QueueCounts
 from penstock.protocol.errors import Saturated, Throttled, TopicFull, TopicNotFound, TopicsApart
 from penstock.protocol.limits import TopicLimits
@@ -24,7 +24,7 @@ from penstock.topics.engine.options import EngineOptions
 from penstock.topics.engine.topic_views import TopicLists, TopicQuery, show_topic
 from penstock.topics.engine.views import scheduler_view
 from penstock.topics.engine.watch import PageShape
-from penstock.topics.engine.writers import LogFailed
+from penstock.topics.engine.writers import LogFailed, LogUncertain
 from tests.integration.topics.engines import DEADLINE_S, body, data, engine_on, write
 from tests.integration.topics.gated import GatedStore
 from tests.waiting import until
@@ -336,6 +336,67 @@ def test_whoever_reads_a_destination_while_the_log_fails_lets_others_go_on() -> 
             with pytest.raises(LogFailed):
                 await tasks[1]
             await asyncio.wait_for(asyncio.gather(tasks[0], reading, return_exceptions=True), 20)
+
+    asyncio.run(main())
+
+
+def test_a_command_of_several_commits_that_fails_after_the_first_is_not_said_to_be_undone() -> None:
+    async def main() -> None:
+        store = GatedStore()
+        async with engine_on(store, partitions=3) as engine:
+            names = [f"t{number}" for number in range(20)]
+            source = names[0]
+            dest = next(name for name in names if engine.writer(name) is not engine.writer(source))
+            await engine.put_topic(dest, {})
+            store.failures.append(DiskFull("no space is left"))
+            with pytest.raises(LogFailed):  # its first commit
+                await engine.routers.put(RouterConfig("r", source, dest))
+            assert source not in engine.registry.topics
+            await engine.put_topic(source, {})
+            store.failures.append(DiskFull("no space is left"))
+            with pytest.raises(LogFailed):  # its only commit
+                await engine.routers.put(RouterConfig("r", source, dest))
+            await engine.routers.put(RouterConfig("r", source, dest))
+            store.refuses = engine.writer(source).number
+            with pytest.raises(LogUncertain, match=r"only a part of this was done: .*no space"):
+                await engine.routers.drop_topic(source)
+            store.refuses = None
+            assert engine.registry.routers.find("r") is None, "the router is removed"
+            assert source in engine.registry.topics
+            assert (await engine.routers.drop_topic(source))[0]
+
+    asyncio.run(main())
+
+
+def test_a_command_that_waits_for_a_router_did_nothing_if_that_is_unknown() -> None:
+    async def main() -> None:
+        store = GatedStore()
+        async with engine_on(store, partitions=1) as engine:
+            await engine.put_topic("a", {"durability": "ephemeral"})
+            await engine.put_topic("q", {"type": "queue"})
+            await engine.routers.put(RouterConfig("r", "a", "q"))
+            await write(engine, "a", 1)
+            assert await data(engine, "q") == [b"1"]
+            store.failures.extend(SyncFailed("may or may not be durable") for _ in range(1_000))
+            await write(engine, "a", 2)
+            with pytest.raises(LogFailed, match="may or may not be durable"):
+                await engine.queues.ack("q", Settle("n", (1,)))
+            assert await data(engine, "q") == [b"1"]
+            store.failures.clear()
+            assert await data(engine, "q") == [b"1", b"2"]
+
+    asyncio.run(main())
+
+
+def test_a_write_whose_sync_failed_is_unknown_and_not_visible() -> None:
+    async def main() -> None:
+        store = GatedStore()
+        async with engine_on(store, partitions=1) as engine:
+            await engine.put_topic("t", {"durability": "fsync"})
+            store.failures.append(SyncFailed("the sync failed"))
+            with pytest.raises(LogUncertain, match="may or may not have been written: the sync"):
+                await write(engine, "t", 1, idempotency_key="k")
+            assert await data(engine, "t") == []
 
     asyncio.run(main())
 

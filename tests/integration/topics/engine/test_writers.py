@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from penstock.kernel.errors import Unavailable, Unknown
+from penstock.kernel.errors import Unavailable
 from penstock.kernel.system import SystemClock
 from penstock.log.executor import PartitionExecutor, WorkKind
 from penstock.log.journal import LogBacklog
+from penstock.log.store import DiskFull, NotContiguous, ReadOnly, SyncFailed
 from penstock.log.stores.memory import MemoryStore
 from penstock.log.wal import Wal
 from penstock.protocol.errors import PartitionFailed
@@ -19,7 +20,13 @@ from penstock.topics.core.batch import Batch, parse_write
 from penstock.topics.core.entries import Appended, FeedMark
 from penstock.topics.core.leases import ClaimRequest
 from penstock.topics.core.partition import DecidedChange, Partition
-from penstock.topics.engine.writers import UNSYNCED_SEQS_MAX, Audience, PartitionWriter
+from penstock.topics.engine.writers import (
+    UNSYNCED_SEQS_MAX,
+    Audience,
+    LogFailed,
+    LogUncertain,
+    PartitionWriter,
+)
 from tests.integration.topics.engines import DEADLINE_S, body
 from tests.waiting import until
 
@@ -129,6 +136,60 @@ def test_what_the_log_does_not_take_fails_alone_after_all_that_it_took_before() 
     asyncio.run(main())
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        (DiskFull("no space"), NotContiguous("a gap"), [LogFailed, LogFailed]),
+        (SyncFailed("may be"), ReadOnly("no more"), [LogUncertain, LogFailed]),
+        (SyncFailed("may be"), SyncFailed("may be"), [LogUncertain, LogUncertain]),
+        (ZeroDivisionError("a bug"), NotContiguous("a gap"), [LogUncertain, LogFailed]),
+        (DiskFull("no space"), None, [LogFailed, LogUncertain]),
+    ],
+    ids=["refused", "first unknown", "both unknown", "unexpected", "written behind a gap"],
+)
+def test_each_entry_in_flight_is_told_whether_it_surely_was_not_written(
+    first: Exception, second: Exception | None, expected: list[type[Exception]]
+) -> None:
+    async def main() -> None:
+        journal = HeldJournal()
+        writer = writer_on(journal)
+        partition = writer.partition
+        await logged(writer, journal, partition.decide_config("t", {}, 1))
+        told: list[Any] = []
+
+        def write(*, flush: bool) -> None:
+            change = partition.decide_write("t", parse_write(body(1)), 2)
+            assert isinstance(change, DecidedChange)
+            writer.submit(change, told.append, sync=True)
+            if flush:
+                writer.flush()
+
+        write(flush=True)
+        write(flush=True)
+        write(flush=False)  # never submitted
+        journal.answers[0](first)
+        journal.answers[1](second)
+        assert [type(each) for each in told] == [*expected, LogFailed]
+        assert partition.topic("t").head_seq == 0, "none of them is visible"
+        assert writer.refusal is None, "the next is tried again"
+
+    asyncio.run(main())
+
+
+def test_what_was_never_given_to_the_log_was_surely_not_written() -> None:
+    async def main() -> None:
+        journal = HeldJournal()
+        writer = writer_on(journal)
+        await logged(writer, journal, writer.partition.decide_config("t", {}, 1))
+        journal.refusal = ZeroDivisionError("a bug before it was submitted")
+        change = writer.partition.decide_write("t", parse_write(body(1)), 2)
+        assert isinstance(change, DecidedChange)
+        with pytest.raises(LogFailed, match="a bug before"):
+            await writer.commit(change, sync=True)
+
+    asyncio.run(main())
+
+
 def test_a_hole_that_takes_too_many_seqs_is_synced_though_it_brings_no_record() -> None:
     async def main() -> None:
         journal = HeldJournal()
@@ -172,7 +233,7 @@ def test_a_partition_that_fails_answers_every_waiter_and_takes_nothing_more() ->
 
         writer.executor.submit(WorkKind.REPLICATION, broken)
         outcomes = await asyncio.gather(flying, staged, idle, return_exceptions=True)
-        assert [type(each) for each in outcomes] == [Unknown, PartitionFailed, PartitionFailed]
+        assert [type(each) for each in outcomes] == [LogUncertain, PartitionFailed, PartitionFailed]
         journal.answers.pop()(None)  # the log's answer comes late, and changes nothing
         assert (writer.waiting_bytes, writer.is_idle) == (0, True)
         for refused in (writer.hold(), writer.settled()):

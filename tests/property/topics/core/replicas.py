@@ -179,12 +179,13 @@ class History:
         self.stage(DecidedChange(entries, entries))
 
     def begin(self) -> None:
-        """Another start of the leader, or of another one."""
+        """Another start of the leader, or of another one; it decides nothing until it has begun."""
         if self.random.random() < 0.2:
             self.commit()
             skipped_seqs = self.random.choice((0, 2))
             entries = (Began(self.leader.term + 1, 0, self.now_ms, skipped_seqs),)
             self.stage(DecidedChange(entries, entries))
+            self.commit()
 
     def fail(self) -> None:
         """The log fails: nothing that is staged ever was."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,8 +21,10 @@ from penstock.log.store import (
     LogEntry,
     LogStore,
     NotContiguous,
+    ReadOnly,
     SetHardState,
     StoreClosed,
+    SyncFailed,
     Truncate,
 )
 from penstock.log.stores import KINDS, open_store
@@ -369,3 +373,61 @@ def terms(store: LogStore, partition: int) -> list[int]:
     bounds = store.bounds(partition)
     span = range(bounds.boundary_index, bounds.last_index + 1)
     return [store.term_at(partition, index) for index in span]
+
+
+class FailingCommit:
+    """A connection to SQLite whose next commit fails after it was done."""
+
+    def __init__(self, inner: sqlite3.Connection) -> None:
+        self.inner = inner
+
+    def execute(self, text: str) -> Any:
+        done = self.inner.execute(text)
+        if text == "commit":
+            error = sqlite3.OperationalError("disk I/O error")
+            error.sqlite_errorcode = sqlite3.SQLITE_IOERR  # type: ignore[misc]
+            raise error
+        return done
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+
+class FailingBatch:
+    """RocksDB, whose next batch fails after it was written."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def write(self, batch: Any, options: Any) -> None:
+        self.inner.write(batch, options)
+        raise OSError("IO error: Input/output error: While fdatasync: 000004.log")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "rocksdb"])
+def test_a_group_whose_commit_failed_is_unknown_and_the_next_is_refused(
+    kind: str, tmp_path: Path
+) -> None:
+    if kind == "rocksdb":
+        pytest.importorskip("rocksdict")
+    home = Home(kind, tmp_path / "store")
+    write(home.store, Append(0, tuple(entries(1, 1))))
+    store: Any = home.store
+    if kind == "sqlite":
+        shard = store._shards[0]
+        shard._writer = FailingCommit(shard._writer)
+    else:
+        store._db = FailingBatch(store._db)
+    failed = store.write([Append(0, tuple(entries(2, 1)))], sync=True)
+    assert isinstance(failed[0], SyncFailed)
+    assert isinstance(store.write([Append(0, tuple(entries(2, 1)))], sync=True)[0], ReadOnly)
+    assert store.bounds(0).last_index == 1, "the log does not count on it"
+    if kind == "sqlite":
+        shard._writer = shard._writer.inner
+    else:
+        store._db = store._db.inner
+    assert everything(home.reopen(), 0) == entries(1, 2), "here it was done"
+    home.store.close()

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from penstock.kernel.errors import Busy, Corrupt, Rejected, Unknown
-from penstock.log.store import StoreClosed
+from penstock.log.store import DiskFull, StoreClosed
 from penstock.protocol.answers import Written
 from penstock.protocol.errors import (
     MethodNotAllowed,
@@ -26,6 +26,7 @@ from penstock.server.api.answers import (
     written_new,
 )
 from penstock.server.api.errors import error_answer
+from penstock.topics.engine.writers import LogFailed, LogUncertain
 
 
 def test_the_answer_to_the_usual_write_is_the_general_one():
@@ -94,7 +95,10 @@ def test_what_the_server_writes_is_compact():
         (ShuttingDown(), 503, "shutting_down", None),
         (StoreClosed("closed"), 503, "shutting_down", None),
         (Rejected("odd"), 400, "invalid_request", None),
-        (Unknown("sync failed"), 500, "internal", None),
+        (LogFailed("no space"), 503, "not_ready", None),
+        (DiskFull("no space"), 503, "not_ready", None),
+        (Unknown("sync failed"), 504, "outcome_unknown", None),
+        (LogUncertain("sync failed"), 504, "outcome_unknown", None),
         (Corrupt("bad bytes"), 500, "internal", None),
         (ValueError("secret"), 500, "internal", None),
     ],
@@ -103,7 +107,8 @@ def test_every_error_has_one_envelope(error, status, code, detail):
     answer = error_answer(error)
     told = json.loads(answer.body)["error"]
     assert (answer.status, told["code"], told.get("detail")) == (status, code, detail)
-    assert set(told) <= {"code", "message", "detail"}
+    outcome = {"outcome"} if status in (500, 504) else set()
+    assert set(told) - {"detail"} == {"code", "message"} | outcome
     assert "secret" not in told["message"]
     assert (b"retry-after" in dict(answer.headers)) == (status in (429, 503))
 

@@ -29,7 +29,7 @@ def test_paths_of_the_server_are_words(text, shown):
 def test_a_failure_of_the_server_shows_no_path_at_all():
     error = DiskFull("no space left for /mnt/disk/log: [Errno 28] No space left: '/mnt/disk/log/1'")
     answer = HIDE.answer(error)
-    assert answer.status == 500
+    assert answer.status == 503
     assert b"/mnt" not in answer.body
     assert b"no space left" in answer.body
     assert "/x/y" not in HIDE.text(Corrupt("damage in /x/y at 7"))

@@ -191,7 +191,7 @@ class LogTail:
         """Write and sync a block, then show it.
 
         Raises `DiskFull` or `ReadOnly`; then nothing has changed, and the next block overwrites
-        what was partially written.
+        what was partially written. Raises `SyncFailed` if the block may be there after a restart.
         """
         table, body, chain = staged.table, staged.body, self._chain
         undo = chain.sequence, chain.crc, self.offset
@@ -230,7 +230,10 @@ class LogTail:
             if len(self.air) > 1:  # later blocks continue from this one
                 raise self._sync_failed(error) from error
             self._chain.sequence, self._chain.crc, self.offset = placed.undo
-            raise self._refuse(error) from error
+            refusal = self._refuse(error)
+            if self._is_there(placed):
+                raise SyncFailed(f"{refusal}; this group may or may not be durable") from error
+            raise refusal from error
         self.unsynced = True
         if sync:
             self.sync(placed.sequence)
@@ -249,6 +252,16 @@ class LogTail:
         self.syncs += 1
         self._chain.synced_upto = placed.sequence
         return True
+
+    def _is_there(self, placed: _Placed) -> bool:
+        """Whether a block that was refused can be read: then the next open would find it.
+
+        A call that writes and syncs may have written everything before it found no space.
+        """
+        try:
+            return self.segment.file.pread(len(placed.data), placed.offset) == placed.data
+        except OSError:
+            return True
 
     def _show(self, staged: Staged, placed: _Placed) -> None:
         """Make a block visible to reads; it is the last part of what was written."""
