@@ -40,11 +40,22 @@ def test_a_tiny_run_changes_only_constants_that_the_benchmark_has(name):
         assert type(value) is type(getattr(module, constant)) or isinstance(value, int | float)
 
 
-def test_every_benchmark_works_and_a_run_leaves_the_kept_results_alone():
+LONG = ("auto", "delta_scale", "differential", "freshness", "windows")
+"""Even their tiny runs refresh dozens of tables on Spark, or wait for windows to settle."""
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        pytest.param([name for name in NAMES if name not in LONG], id="short"),
+        pytest.param(LONG, id="long", marks=pytest.mark.slow),
+    ],
+)
+def test_every_benchmark_works_and_a_run_leaves_the_kept_results_alone(names):
     before = kept()
-    done = bench("--tiny")
+    done = bench("--tiny", *names)
     assert done.returncode == 0, done.stdout[-2_000:] + done.stderr[-8_000:]
-    for name in NAMES:
+    for name in names:
         title = importlib.import_module(f"bench.bench_{name}").__doc__.partition("\n")[0]
         assert title in done.stdout, f"{name} showed no table"
     assert kept() == before
