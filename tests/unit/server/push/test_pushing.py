@@ -618,7 +618,7 @@ def test_a_long_backlog_is_pushed_in_several_turns():
         async with serving() as client:
             await client.write("t", *range(100))
             stream, _ = await client.watch(topics={"t": {}}, limit=2)
-            assert len(payloads(stream.events())) == 16, "others get their turn in between"
+            assert 0 < len(payloads(stream.events())) < 100, "others get their turn in between"
             await until(lambda: payloads(stream.events()) == list(range(100)))
             assert kinds(stream.events())[-1] == "caught-up"
 
