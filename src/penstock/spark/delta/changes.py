@@ -6,11 +6,12 @@ seqs. Few changed rows are read here and handed to Spark with the query; many ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.kernel.errors import Gone, Rejected
 from penstock.lake.catalog import Catalog
@@ -32,6 +33,7 @@ from penstock.spark.lake.types import for_spark, spark_schema
 from penstock.spark.topics.source import declared_schema, read_topic
 from penstock.tables.core.frontier import LakePosition, TopicPosition
 from penstock.tables.core.history import ReasonCode
+from penstock.tables.delta.ranges import Range
 from penstock.tables.delta.rules import WEIGHT
 from penstock.tables.engine import Input, SourceRecreated, TopicRead
 from penstock.tables.positions import CHANGES
@@ -63,6 +65,38 @@ class InputChange:
     """Its columns with their types, as a text that differs where they do."""
     rows: pa.Table | None = None
     """The weighted rows, if they were read here."""
+    kinds: Mapping[str, str] = field(default_factory=dict)
+    """The types of a lake table's columns."""
+
+
+class ChangedRanges:
+    """The ranges of columns in changes that are here, for the other sides of joins."""
+
+    def __init__(self, changes: Mapping[str, InputChange]) -> None:
+        self._changes = changes
+
+    def kind(self, relation: str, field: str) -> str | None:
+        """The type of a column of a lake table."""
+        return self._changes[relation].kinds.get(field)
+
+    def changed_range(self, relation: str, field: str) -> Range | None:
+        """The least and greatest value among the changed rows of a relation."""
+        kind, rows = self.kind(relation, field), self._changes[relation].rows
+        if kind is None or rows is None or field not in rows.column_names:
+            return None
+        column = rows.column(field)
+        if not is_ordered_alike(column.type):
+            return None
+        found = pc.min_max(column).as_py()
+        return Range(kind, found["min"], found["max"], column.null_count > 0)
+
+
+def is_ordered_alike(kind: pa.DataType) -> bool:
+    """Whether Spark compares values of a type as we do, and as the bounds of files do."""
+    return bool(
+        pa.types.is_integer(kind) or pa.types.is_string(kind)
+        or pa.types.is_date(kind) or pa.types.is_decimal(kind)
+    )  # fmt: skip
 
 
 class ChangeReader:
@@ -96,6 +130,7 @@ class ChangeReader:
             rows_held=held_rows(version),
             bytes_held=held_bytes(version),
             shape=repr(version.table.columns),
+            kinds={column.name: column.type for column in version.table.columns},
         )
 
     def _held(self, version: TableVersion) -> Frame:

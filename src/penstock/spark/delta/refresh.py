@@ -26,7 +26,7 @@ from penstock.protocol.errors import NotDifferentiable
 from penstock.spark.delta.agreement import check_agreement
 from penstock.spark.delta.apply import Applied, apply_delta, in_lake_types
 from penstock.spark.delta.by_tasks import apply_by_tasks
-from penstock.spark.delta.changes import ChangeReader, InputChange, held_rows
+from penstock.spark.delta.changes import ChangedRanges, ChangeReader, InputChange, held_rows
 from penstock.spark.delta.errors import MustBeFull
 from penstock.spark.delta.limits import DeltaLimits
 from penstock.spark.delta.state import StateRun, bound_state, collected
@@ -101,7 +101,10 @@ class DifferentialRefresh:
         _check_width(compiled, current)
         state = bound_state(spark, compiled, changes) if changed else None
         small = self._are_small(changes)
-        sql = (state or compiled).delta(changed, names, broadcast=small) if changed else None
+        sql = None
+        if changed:
+            ranges = ChangedRanges(changes)
+            sql = (state or compiled).delta(changed, names, broadcast=small, ranges=ranges)
         if sql is None:
             made = self._made(current, changes, None, 0, (("changes", _ms(began, read)),))
             return replace(made, keeps_state=task.state is not None)
@@ -161,7 +164,8 @@ class DifferentialRefresh:
     ) -> Applied:
         """A change that is too large for this process, applied by Spark's tasks."""
         names = ViewNames()
-        sql = compiled.delta(_changed(changes), names, broadcast=self._are_small(changes))
+        changed, small = _changed(changes), self._are_small(changes)
+        sql = compiled.delta(changed, names, broadcast=small, ranges=ChangedRanges(changes))
         assert sql is not None
         frame = delta_frame(spark, sql, names, changes)
         if all(is_writable(column) for column in current.table.columns):

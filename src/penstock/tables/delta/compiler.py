@@ -15,6 +15,7 @@ from penstock.tables.delta.algebra import Node, children, expressions, relations
 from penstock.tables.delta.front import RESERVED, qualified
 from penstock.tables.delta.lower import Lowering
 from penstock.tables.delta.prune import pruned
+from penstock.tables.delta.ranges import Ranges
 from penstock.tables.delta.refusal import Cause, refusal
 from penstock.tables.delta.rules import Texts
 from penstock.tables.delta.state import Root, find_root
@@ -49,14 +50,19 @@ class Compiled:
         return texts.complete(f"SELECT {self._shown()} FROM ({text}) AS result")
 
     def delta(
-        self, changed: Collection[str], names: Names, *, broadcast: bool = True
+        self,
+        changed: Collection[str],
+        names: Names,
+        *,
+        broadcast: bool = True,
+        ranges: Ranges | None = None,
     ) -> str | None:
         """One SELECT of the result's columns and `__w`: every row that changes, once.
 
         None if no relation that it reads is among those changed. With `broadcast`, hints tell
-        Spark that changes are small.
+        Spark that changes are small; `ranges` narrow what is read of the other sides of joins.
         """
-        texts = Texts(names, changed, broadcast=broadcast)
+        texts = Texts(names, changed, broadcast=broadcast, ranges=ranges)
         text = texts.delta(self.node)
         if text is None:
             return None

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
 
 from sqlglot import exp
 
 from penstock.tables.delta.algebra import Join, Node, used
-from penstock.tables.delta.writing import ONE, WEIGHT, DeltaWriter, all_of, listed
+from penstock.tables.delta.ranges import Range
+from penstock.tables.delta.writing import ONE, WEIGHT, DeltaWriter, all_of, listed, ranges_of
 
 
 def join_delta(writer: DeltaWriter, node: Join) -> str | None:
@@ -22,34 +22,36 @@ def join_delta(writer: DeltaWriter, node: Join) -> str | None:
     for index, delta in enumerate(deltas):
         if delta is None:
             continue
-        inputs = [
-            _Weighted(
-                child, _new(writer, child, deltas[place]) if reads_new(place, index) else None
-            )
-            for place, child in enumerate(node.inputs)
-        ]
-        inputs[index] = _Weighted(node.inputs[index], delta)
-        terms.append(_term(writer, inputs, index, node))
+        added = [delta if reads_new(place, index) else None for place, delta in enumerate(deltas)]
+        terms.append(_term(writer, node, index, delta, added))
     return " UNION ALL ".join(terms) or None
 
 
-def _new(writer: DeltaWriter, node: Node, delta: str | None) -> str | None:
-    """The new rows with weights; None if they are the old ones."""
+def _rows(writer: DeltaWriter, node: Node, delta: str | None, ranges: Mapping[str, Range]) -> str:
+    """The old rows of an input within ranges, or with a delta the new ones, with weights."""
+    rows = writer.within(node, ranges)
     if delta is None:
-        return None
+        return rows
     columns = listed(node.columns)
     return (
-        f"SELECT {columns}, {ONE} AS {WEIGHT} FROM ({writer.rows(node)}) AS {writer.alias()} "
+        f"SELECT {columns}, {ONE} AS {WEIGHT} FROM ({rows}) AS {writer.alias()} "
         f"UNION ALL SELECT {columns}, {WEIGHT} FROM ({delta}) AS {writer.alias()}"
     )
 
 
-def _term(writer: DeltaWriter, inputs: Sequence[_Weighted], start: int, node: Join) -> str:
-    """One product, joined outwards from the changed input, which is the small side."""
+def _term(
+    writer: DeltaWriter, node: Join, start: int, delta: str, added: Sequence[str | None]
+) -> str:
+    """One product, joined outwards from the changed input, which is the small side.
+
+    `added` are the changes of the inputs that are read as they are now.
+    """
+    inputs = node.inputs
     order = _outwards(inputs, start, node.conditions)
-    text = inputs[start].text or ""
-    have = set(inputs[start].node.columns)
-    shown = list(inputs[start].node.columns)
+    text = delta
+    have = set(inputs[start].columns)
+    shown = list(inputs[start].columns)
+    ranges = ranges_of(writer, inputs[start], inputs[start].columns)
     rest = [c for c in node.conditions if not used(c) <= have]
     here = [c for c in node.conditions if used(c) <= have]
     if here:
@@ -59,22 +61,44 @@ def _term(writer: DeltaWriter, inputs: Sequence[_Weighted], start: int, node: Jo
         )
     for place in order:
         found = inputs[place]
-        have |= set(found.node.columns)
+        have |= set(found.columns)
         ready = [c for c in rest if used(c) <= have]
         rest = [c for c in rest if not used(c) <= have]
+        met = _met(ready, ranges, found.columns)
+        ranges |= met
         small, large = writer.alias(), writer.alias()
         weight = f"{small}.{WEIGHT}"
-        if found.text is not None:
+        if added[place] is not None:
             weight += f" * {large}.{WEIGHT}"
-        shown += found.node.columns
-        how = f"JOIN ({found.text or writer.rows(found.node)}) AS {large} ON {all_of(ready)}"
+        shown += found.columns
+        rows = _rows(writer, found, added[place], met)
+        how = f"JOIN ({rows}) AS {large} ON {all_of(ready)}"
         if not ready:
-            how = f"CROSS JOIN ({found.text or writer.rows(found.node)}) AS {large}"
+            how = f"CROSS JOIN ({rows}) AS {large}"
         text = (
             f"SELECT {writer.hint(small)}{listed((*shown, f'{weight} AS {WEIGHT}'))} "
             f"FROM ({text}) AS {small} {how}"
         )
     return f"SELECT {listed((*node.columns, WEIGHT))} FROM ({text}) AS {writer.alias()}"
+
+
+def _met(
+    conditions: Iterable[exp.Expr], ranges: Mapping[str, Range], columns: Sequence[str]
+) -> dict[str, Range]:
+    """The ranges of columns that must equal others, whose ranges are known."""
+    met: dict[str, Range] = {}
+    for condition in conditions:
+        if not isinstance(condition, exp.EQ | exp.NullSafeEQ):
+            continue
+        sides = (condition.this, condition.expression)
+        for ours, theirs in (sides, sides[::-1]):
+            if not (isinstance(ours, exp.Column) and isinstance(theirs, exp.Column)):
+                continue
+            found = ranges.get(theirs.name)
+            if found is not None and ours.name in columns:
+                safe = isinstance(condition, exp.NullSafeEQ)
+                met[ours.name] = found if safe else found._replace(has_null=False)
+    return met
 
 
 def join_rows(writer: DeltaWriter, node: Join) -> str:
@@ -83,7 +107,7 @@ def join_rows(writer: DeltaWriter, node: Join) -> str:
     have = set(node.inputs[0].columns)
     rest = list(node.conditions)
     text = f"({texts[0]}) AS {writer.alias()}"
-    for place in _outwards([_Weighted(child, None) for child in node.inputs], 0, rest):
+    for place in _outwards(node.inputs, 0, rest):
         have |= set(node.inputs[place].columns)
         ready = [c for c in rest if used(c) <= have]
         rest = [c for c in rest if not used(c) <= have]
@@ -95,21 +119,14 @@ def join_rows(writer: DeltaWriter, node: Join) -> str:
     return f"SELECT {listed(node.columns)} FROM {text}{where}"
 
 
-class _Weighted(NamedTuple):
-    """An input of a join term: with a text it has weights, without it is read as it was."""
-
-    node: Node
-    text: str | None
-
-
 def reads_new(place: int, changed: int) -> bool:
     """Whether a term of a join reads an input as it is now: those after the changed one."""
     return place > changed
 
 
-def _outwards(inputs: Sequence[_Weighted], start: int, conditions: Iterable[exp.Expr]) -> list[int]:
+def _outwards(inputs: Sequence[Node], start: int, conditions: Iterable[exp.Expr]) -> list[int]:
     """The other inputs of a join, each connected to those before it where possible."""
-    columns = [frozenset(found.node.columns) for found in inputs]
+    columns = [frozenset(found.columns) for found in inputs]
     needs = [used(condition) for condition in conditions]
     have, order = set(columns[start]), []
     left = [place for place in range(len(inputs)) if place != start]

@@ -16,6 +16,7 @@ from penstock.tables.delta.writing import (
     DeltaWriter,
     listed,
     named,
+    ranges_of,
     renamed,
     semi,
     sql,
@@ -155,7 +156,8 @@ def _both(writer: DeltaWriter, node: Node, keys: Sequence[str], delta: str) -> s
     old = f"SELECT {listed((*node.columns, f'{ONE} AS __o', f'{NONE} AS __d'))} FROM "
     if keys:
         changed = f"SELECT DISTINCT {listed(keys)} FROM ({delta}) AS {writer.alias()}"
-        old += f"({semi(writer, writer.rows(node), node.columns, keys, changed)})"
+        rows = writer.within(node, ranges_of(writer, node, keys))
+        old += f"({semi(writer, rows, node.columns, keys, changed)})"
     else:
         old += f"({writer.rows(node)})"
     new = listed((*node.columns, f"{NONE} AS __o", f"{WEIGHT} AS __d"))

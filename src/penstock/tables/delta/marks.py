@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import reduce
 from typing import NamedTuple
 
 from sqlglot import exp
 
-from penstock.tables.delta.algebra import Mark, used
+from penstock.tables.delta.algebra import Mark, OuterJoin, used
+from penstock.tables.delta.ranges import Range
 from penstock.tables.delta.writing import (
     NONE,
     ONE,
@@ -109,9 +111,10 @@ def marked_left(writer: DeltaWriter, node: Mark, left: str | None, right: str | 
     columns = listed(node.left.columns)
     terms = []
     if right is not None:
+        pairs, _ = key_pairs(node)
+        rows = writer.within(node.left, _met(writer, pairs, node, of_left=True))
         terms.append(
-            f"SELECT {columns}, {ONE} AS __lo, {NONE} AS __ld "
-            f"FROM ({writer.rows(node.left)}) AS {writer.alias()}"
+            f"SELECT {columns}, {ONE} AS __lo, {NONE} AS __ld FROM ({rows}) AS {writer.alias()}"
         )
     if left is not None:
         terms.append(
@@ -120,12 +123,41 @@ def marked_left(writer: DeltaWriter, node: Mark, left: str | None, right: str | 
     return " UNION ALL ".join(terms)
 
 
+def _met(
+    writer: DeltaWriter, pairs: Iterable[KeyPair], node: Mark | OuterJoin, *, of_left: bool
+) -> dict[str, Range]:
+    """The ranges of a side's key columns in which rows can matter.
+
+    Of the left those that meet a change of the right; of the right those that meet a change of the
+    left, or that have the key of a change of their own.
+    """
+    met = {}
+    for pair in pairs:
+        sides = ((pair.left, node.left), (pair.right, node.right))
+        if not all(isinstance(key, exp.Column) for key, _ in sides):
+            continue
+        changed = [(key, side) for key, side in sides if writer.delta(side) is not None]
+        if of_left:
+            changed = [each for each in changed if each[1] is node.right]
+        ranges = [writer.range_of(side, key.name) for key, side in changed]
+        found = reduce(lambda one, two: one and one.joined(two), ranges) if ranges else None
+        if found is not None:
+            key = pair.left if of_left else pair.right
+            met[key.name] = found if pair.null_safe else found._replace(has_null=False)
+    return met
+
+
+def matching_right(writer: DeltaWriter, pairs: Iterable[KeyPair], node: Mark | OuterJoin) -> str:
+    """The old rows of the right that may have a changed key."""
+    return writer.within(node.right, _met(writer, pairs, node, of_left=False))
+
+
 def _counted_right(
-    writer: DeltaWriter, node: Mark, right: str | None, columns: Sequence[str]
+    writer: DeltaWriter, right: str | None, columns: Sequence[str], rows: str
 ) -> str:
     """The rows of the right, each counted as it was and as it changes."""
     old = listed((*columns, f"{ONE} AS __ro", f"{NONE} AS __rd"))
-    terms = [f"SELECT {old} FROM ({writer.rows(node.right)}) AS {writer.alias()}"]
+    terms = [f"SELECT {old} FROM ({rows}) AS {writer.alias()}"]
     if right is not None:
         new = listed((*columns, f"{NONE} AS __ro", f"{WEIGHT} AS __rd"))
         terms.append(f"SELECT {new} FROM ({right}) AS {writer.alias()}")
@@ -145,7 +177,8 @@ def _count_by_key(
     Only keys of changed rows are counted, so the counts are few and are broadcast.
     """
     keys = tuple(f"__k{place}" for place in range(len(pairs)))
-    rights = _counted_right(writer, node, right, named([p.right for p in pairs], keys))
+    shown = named([pair.right for pair in pairs], keys)
+    rights = _counted_right(writer, right, shown, matching_right(writer, pairs, node))
     counts, rows, counted = writer.alias(), writer.alias(), writer.alias()
     sums = "COALESCE(SUM(__ro), 0) AS __ro, COALESCE(SUM(__rd), 0) AS __rd"
     if not pairs:
@@ -191,7 +224,7 @@ def changed_keys(
 def _count_by_row(writer: DeltaWriter, node: Mark, lefts: str, right: str | None) -> str:
     """Count matches for each row of the left, where a match compares more than keys."""
     columns = listed(node.left.columns)
-    rights = _counted_right(writer, node, right, node.right.columns)
+    rights = _counted_right(writer, right, node.right.columns, writer.rows(node.right))
     rows, matches = writer.alias(), writer.alias()
     if right is not None:
         met = writer.alias()

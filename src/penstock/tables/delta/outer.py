@@ -12,7 +12,13 @@ from collections.abc import Sequence
 from penstock.tables.delta import marks
 from penstock.tables.delta.algebra import Join, Mark, OuterJoin
 from penstock.tables.delta.joins import join_delta
-from penstock.tables.delta.marks import KeyPair, changed_keys, key_pairs, mark_delta
+from penstock.tables.delta.marks import (
+    KeyPair,
+    changed_keys,
+    key_pairs,
+    mark_delta,
+    matching_right,
+)
 from penstock.tables.delta.writing import (
     NONE,
     ONE,
@@ -114,7 +120,7 @@ def _right(
     shown = listed((*node.right.columns, *named([pair.right for pair in pairs], keys)))
     known = [f"({sql(pair.right)}) IS NOT NULL" for pair in pairs if not pair.null_safe]
     where = f" WHERE {' AND '.join(known)}" if known else ""
-    old = f"({writer.rows(node.right)}) AS {writer.alias()}"
+    old = f"({matching_right(writer, pairs, node)}) AS {writer.alias()}"
     text = f"SELECT {shown}, {ONE} AS __ro, {NONE} AS __rd FROM {old}{where}"
     right = writer.delta(node.right)
     if right is None:

@@ -8,8 +8,10 @@ docs/internals/differential.md.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import assert_never
+
+from sqlglot import exp
 
 from penstock.tables.delta.algebra import (
     Aggregate,
@@ -26,6 +28,7 @@ from penstock.tables.delta.algebra import (
     TopN,
     Union,
     Window,
+    children,
 )
 from penstock.tables.delta.joins import join_delta, join_rows
 from penstock.tables.delta.key_local import (
@@ -38,6 +41,7 @@ from penstock.tables.delta.key_local import (
 )
 from penstock.tables.delta.marks import mark_delta, mark_rows
 from penstock.tables.delta.outer import outer_delta
+from penstock.tables.delta.ranges import NoRanges, Range, Ranges, bounded_below, source_of
 from penstock.tables.delta.writing import (
     NONE,
     WEIGHT,
@@ -56,8 +60,16 @@ __all__ = ["WEIGHT", "Names", "Texts"]
 class Texts:
     """Writes operators as SQL, for one set of changed relations."""
 
-    def __init__(self, names: Names, changed: Collection[str], *, broadcast: bool = True) -> None:
+    def __init__(
+        self,
+        names: Names,
+        changed: Collection[str],
+        *,
+        broadcast: bool = True,
+        ranges: Ranges | None = None,
+    ) -> None:
         self._names, self._changed, self._broadcast = names, frozenset(changed), broadcast
+        self._ranges: Ranges = ranges or NoRanges()
         self._aliases = 0
         self._with: list[str] = []
         self._known: dict[tuple[str, int], tuple[Node, str | None]] = {}
@@ -204,6 +216,39 @@ class Texts:
                     f"AS {self.alias()} WHERE FALSE"
                 )
         return " UNION ALL ".join(terms)
+
+    # ranges --------------------------------------------------------------------------------------
+
+    def within(self, node: Node, ranges: Mapping[str, Range]) -> str:
+        """The old rows of an operator, without those out of the ranges of some columns."""
+        conditions = []
+        for column, found in ranges.items():
+            source = source_of(node, column)
+            if source is not None and self._ranges.kind(*source) == found.kind:
+                conditions.append(found.condition(column))
+        where = " AND ".join(text for text in conditions if text is not None)
+        rows = self.rows(node)
+        if not where:
+            return rows
+        return f"SELECT {listed(node.columns)} FROM ({rows}) AS {self.alias()} WHERE {where}"
+
+    def range_of(self, node: Node, column: str) -> Range | None:
+        """The range of a column in the changes of an operator; None if it is not known."""
+        while not isinstance(node, Scan):
+            if isinstance(node, Project):
+                expression = node.expressions[node.columns.index(column)]
+                if not isinstance(expression, exp.Column):
+                    return None
+                node, column = node.child, expression.name
+                continue
+            changed = {id(child): self.delta(child) is not None for child in children(node)}
+            below = bounded_below(node, column, changed)
+            if below is None:
+                return None
+            node = below
+        return self._ranges.changed_range(node.relation, node.fields[node.columns.index(column)])
+
+    # names ---------------------------------------------------------------------------------------
 
     def alias(self) -> str:
         """A table alias that nothing else has."""

@@ -31,6 +31,7 @@ from penstock.tables.delta.algebra import (
 )
 from penstock.tables.delta.functions import core
 from penstock.tables.delta.key_local import new_rows
+from penstock.tables.delta.ranges import Ranges
 from penstock.tables.delta.rules import Texts
 from penstock.tables.delta.writing import WEIGHT, Names, all_of, listed, sql
 
@@ -159,13 +160,18 @@ class State:
         return texts.complete(self._grouped(one))
 
     def delta(
-        self, changed: Collection[str], names: Names, *, broadcast: bool = True
+        self,
+        changed: Collection[str],
+        names: Names,
+        *,
+        broadcast: bool = True,
+        ranges: Ranges | None = None,
     ) -> str | None:
         """Per group that changed, what to add; for MIN and MAX the extremes that came and left.
 
         The extreme that came has the column's name; the one that left has `_out` behind it.
         """
-        texts = Texts(names, changed, broadcast=broadcast)
+        texts = Texts(names, changed, broadcast=broadcast, ranges=ranges)
         text = texts.delta(self._node.child)
         if text is None:
             return None

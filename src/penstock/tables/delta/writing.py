@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
 from sqlglot import exp
 
 from penstock.tables.delta.algebra import Node
+from penstock.tables.delta.ranges import Range
 
 WEIGHT: Final = "__w"
 SAME: Final = "<=>"
@@ -39,6 +40,17 @@ class DeltaWriter(Protocol):
         """The weighted changes of an operator, or None if nothing that it reads has changed."""
         ...
 
+    def within(self, node: Node, ranges: Mapping[str, Range]) -> str:
+        """The old rows of an operator, without those out of the ranges of some columns.
+
+        Rows out of them may still be there: it is a help and no filter.
+        """
+        ...
+
+    def range_of(self, node: Node, column: str) -> Range | None:
+        """The range of a column in the changes of an operator; None if it is not known."""
+        ...
+
     def alias(self) -> str:
         """A table alias that nothing else has."""
         ...
@@ -58,6 +70,12 @@ def semi(
         f"SELECT {writer.hint(small)}{listed(f'{large}.{name}' for name in shown)} "
         f"FROM ({rows}) AS {large} LEFT SEMI JOIN ({found}) AS {small} ON {on}"
     )
+
+
+def ranges_of(writer: DeltaWriter, node: Node, columns: Iterable[str]) -> dict[str, Range]:
+    """The ranges that are known of columns in the changes of an operator."""
+    found = {column: writer.range_of(node, column) for column in columns}
+    return {column: each for column, each in found.items() if each is not None}
 
 
 def quoted(name: str) -> str:
