@@ -22,7 +22,8 @@ READS = {"left_side": "raw_a", "joined": "raw_a", "followed": "raw_a", "plain": 
          "spread": "raw_b"}  # fmt: skip
 """Tables in whose refresh a worker dies, and the source whose news starts it."""
 
-SUMS = "SELECT id % 3 AS third, sum(id) AS total, count(*) AS n FROM raw_b GROUP BY id % 3"
+SUMS = """SELECT id % 3 AS third, CAST(sum(id) AS BIGINT) AS total, count(*) AS n FROM raw_b
+    GROUP BY id % 3"""
 """Its sums and counts are stored, and must survive what its rows survive."""
 
 STEPS = ("start", "made", "commit", "statement", "statement", "committed")

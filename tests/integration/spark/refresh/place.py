@@ -80,5 +80,9 @@ class SparkPlace(Place):
                 expected = bag(duck.run(f"WITH {inputs} {table.query}"))
                 assert position is not None
                 at = f"AT (VERSION => {position.snapshot})"
-                assert bag(duck.run(f"SELECT * FROM lake.main.{table.name} {at}")) == expected
+                found = bag(duck.run(f"SELECT * FROM lake.main.{table.name} {at}"))
+                assert found == expected, (
+                    f"{table.name} at {position} of {frontier}: {found - expected} too many, "
+                    f"{expected - found} missing"
+                )
                 assert bag(duck.run(f"SELECT * FROM lake.main.{table.name}")) == expected
