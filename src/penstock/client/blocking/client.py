@@ -27,6 +27,7 @@ from penstock.kernel.units import MIB
 from penstock.protocol import answers, lake_answers, part_answers
 from penstock.protocol.commits import Commit
 from penstock.protocol.history import History
+from penstock.protocol.queues import QueueState
 from penstock.protocol.requests import RouterBody
 from penstock.protocol.server_events import EventPage
 from penstock.protocol.watchers import TopicPartition, TopicWatchers
@@ -415,6 +416,10 @@ class Client:
     def ack(self, topic: str, node: str, jobs: Jobs) -> answers.Acked:
         """Mark jobs, or seqs, as done. After a lost answer they are in `skipped`."""
         return self._runner.run(calls.ack(topic, node, jobs))
+
+    def get_queue(self, topic: str) -> QueueState:
+        """A queue: its jobs by state, its workers with their leases, its dead letters."""
+        return self._runner.run(view_calls.queue(topic))
 
     def nack(self, topic: str, node: str, jobs: Jobs, *, delay_ms: int = 0) -> answers.Nacked:
         """Return jobs to the queue, to be delivered again after a delay."""

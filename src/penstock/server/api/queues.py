@@ -1,17 +1,31 @@
-"""Handlers of queues: claim, ack, nack and extend; a worker's stream is in `push.work`."""
+"""Handlers of queues: a look, claim, ack, nack, extend; a worker's stream is in `push.work`."""
 
 from __future__ import annotations
 
 from penstock.protocol import answers, requests
 from penstock.protocol.errors import BatchTooLarge, InvalidRequest, NotAQueue, TopicNotFound
 from penstock.protocol.limits import DELAY_MS_MAX, TopicLimits, clamp_lease_ms
+from penstock.protocol.queues import QueueState
 from penstock.protocol.routes import READ, WRITE
 from penstock.protocol.values import check_text
 from penstock.server.api.answers import encode, performance, spliced
 from penstock.server.api.call import ROUTES, Call
 from penstock.server.http.message import Answer
 from penstock.topics.core.leases import ClaimRequest, Settle, lease_token, parse_token
+from penstock.topics.engine.queue_views import show_queue
 from penstock.topics.engine.queues import LeasedJob
+
+
+@ROUTES.get(
+    "/v0/queues/{name}",
+    answer=QueueState,
+    scope=READ,
+    named="topic",
+    errors=(TopicNotFound, NotAQueue),
+)
+async def look_at_queue(call: Call) -> Answer:
+    """A queue: its jobs by state, its workers with their leases, its dead letters."""
+    return call.tell(await show_queue(call.context.engine, call.name, shown=call.shown))
 
 
 @ROUTES.post(

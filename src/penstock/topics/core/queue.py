@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop, heappush, merge
 from itertools import chain, islice
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
@@ -93,6 +93,10 @@ class Queue:
             raise NotAQueue(topic.name)
         self.topic = topic
         self.dead_lettered = 0
+        self.finished = 0
+        """Jobs acked since the start, for rates; neither logged nor in a snapshot."""
+        self.last_finished_ms = 0
+        self.finished_rate: Any = None  # kept here for whoever looks, as a topic's rates are
         self._fresh_seq = 1  # every live seq below was claimed at least once
         self._leases: dict[int, JobLease] = {}
         self._delayed: dict[int, int] = {}  # seq -> when it is due
@@ -144,6 +148,20 @@ class Queue:
         plan = self._plans.get(seq)
         lease = self._leases.get(seq) if plan is None else plan.lease
         return None if lease is None or lease.deadline_ms < now_ms else lease
+
+    def leases(self, now_ms: int, at_most: int) -> list[JobLease]:
+        """Leases that are not over at a time, those of the longest-known jobs first."""
+        aged_seq = self.topic.aged_seq(now_ms)
+        held = (
+            lease
+            for lease in self._leases.values()
+            if lease.deadline_ms >= now_ms and lease.seq > aged_seq
+        )
+        return list(islice(held, at_most))
+
+    def next_delayed_ms(self, now_ms: int) -> int | None:
+        """In how long the next delay is over; its job may be gone by then."""
+        return max(0, self._dues[0][0] - now_ms) if self._dues else None
 
     def next_due_ms(self) -> int | None:
         """When a job may next return by time; the job may be gone by then."""
@@ -305,6 +323,8 @@ class Queue:
                 self.dead_lettered += len(entry.dead)
                 self._finish(entry.dead)
             case JobsAcked():
+                self.finished += len(entry.seqs)
+                self.last_finished_ms = entry.now_ms
                 self._finish(entry.seqs)
             case JobsNacked():
                 self._nack(entry)

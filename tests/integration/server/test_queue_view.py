@@ -1,0 +1,47 @@
+"""A queue of a real server, as the client, the command and the page of the dashboard tell it."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from click.testing import CliRunner
+
+from penstock.cli import main
+from penstock.client import Client
+from tests.conformance.servers import ServerProcess
+from tests.conformance.wire import Api
+
+
+def test_a_queue_is_told_alike_everywhere_and_its_letters_survive_a_crash(tmp_path: Path) -> None:
+    process = ServerProcess(tmp_path)
+    try:
+        api = Api(process.start().address)
+        api.make("jobs", type="queue", dead_letter="failed", max_deliveries=1)
+        api.write("jobs", *range(5))
+        with Client(api.address.url) as client:
+            held = client.claim("jobs", "n", count=2, lease_ms=60_000)
+            client.nack("jobs", "n", held.claimed)
+            assert [job.seq for job in client.claim("jobs", "m", lease_ms=60_000).claimed] == [3]
+            found = client.get_queue("jobs")
+        assert (found.ready, found.leased, found.dead) == (2, 1, 2)
+        assert [(lease.node, lease.seq) for lease in found.leases] == [("m", 3)]
+        assert [letter.src_seq for letter in found.letters] == [2, 1]
+        page = api.get("/queues/jobs", {"Accept": "application/json"}).json["sections"]["queue"]
+        assert page["letters"] == api.get("/v0/queues/jobs").json["letters"]
+        assert (page["ready"], page["leased"], page["dead"]) == (2, 1, 2)
+        place = ["queue", "show", "jobs", "--url", api.address.url, "--json"]
+        shown = CliRunner().invoke(main, place)
+        assert shown.exit_code == 0, shown.output
+        assert json.loads(shown.output)["dead"] == 2
+        told = CliRunner(env={"FORCE_COLOR": "1"}).invoke(main, place[:-1]).output
+        for part in ("2 ready, 1 leased, 0 delayed, 2 dead", "first lease ends", "dead letter"):
+            assert part in re.sub(r"\x1b\[[0-9;]*m", "", told)
+        process.kill()
+        with Client(process.start().address.url) as client:
+            again = client.get_queue("jobs")
+        assert again.letters == found.letters
+        assert (again.ready, again.leased, again.dead) == (3, 0, 2)  # leases need not survive
+    finally:
+        process.close()
