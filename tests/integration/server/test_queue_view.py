@@ -22,12 +22,16 @@ def test_a_queue_is_told_alike_everywhere_and_its_letters_survive_a_crash(tmp_pa
         api.write("jobs", *range(5))
         with Client(api.address.url) as client:
             held = client.claim("jobs", "n", count=2, lease_ms=60_000)
-            client.nack("jobs", "n", held.claimed)
+            client.nack("jobs", "n", held.claimed[1:], reason="it is broken")
+            words = ["queue", "nack", "jobs", "1", "--node", "n", "--reason", "so I say"]
+            nacked = CliRunner().invoke(main, [*words, "--url", api.address.url, "--json"])
+            assert json.loads(nacked.output)["nacked"] == 1
             assert [job.seq for job in client.claim("jobs", "m", lease_ms=60_000).claimed] == [3]
             found = client.get_queue("jobs")
         assert (found.ready, found.leased, found.dead) == (2, 1, 2)
         assert [(lease.node, lease.seq) for lease in found.leases] == [("m", 3)]
-        assert [letter.src_seq for letter in found.letters] == [2, 1]
+        why = [(letter.src_seq, letter.reason) for letter in found.letters]
+        assert why == [(2, "it is broken"), (1, "so I say")]
         page = api.get("/queues/jobs", {"Accept": "application/json"}).json["sections"]["queue"]
         assert page["letters"] == api.get("/v0/queues/jobs").json["letters"]
         assert (page["ready"], page["leased"], page["dead"]) == (2, 1, 2)
@@ -38,10 +42,19 @@ def test_a_queue_is_told_alike_everywhere_and_its_letters_survive_a_crash(tmp_pa
         told = CliRunner(env={"FORCE_COLOR": "1"}).invoke(main, place[:-1]).output
         for part in ("2 ready, 1 leased, 0 delayed, 2 dead", "first lease ends", "dead letter"):
             assert part in re.sub(r"\x1b\[[0-9;]*m", "", told)
+        word = place[3:]
+        moved = CliRunner().invoke(main, ["queue", "redrive", "jobs", "--seq", "1", *word])
+        assert json.loads(moved.output)["moved"] == 1
+        gone = CliRunner().invoke(main, ["queue", "discard", "jobs", "--seq", "1", "--yes", *word])
+        said = json.loads(gone.output)
+        assert (said["discarded"], said["skipped"], said["more"]) == (0, [1], False)
+        for words in (["redrive", "jobs"], ["redrive", "jobs", "--all", "--seq", "1"]):
+            refused = CliRunner().invoke(main, ["queue", *words, *word])
+            assert (refused.exit_code, "say which dead letters" in refused.output) == (2, True)
         process.kill()
         with Client(process.start().address.url) as client:
             again = client.get_queue("jobs")
-        assert again.letters == found.letters
-        assert (again.ready, again.leased, again.dead) == (3, 0, 2)  # leases need not survive
+        assert again.letters == found.letters[:1]
+        assert (again.ready, again.leased, again.dead) == (4, 0, 1)  # leases need not survive
     finally:
         process.close()

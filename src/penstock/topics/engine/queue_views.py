@@ -2,34 +2,31 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Final
-
-import msgspec
+from typing import TYPE_CHECKING
 
 from penstock.flow.rate import LazyRate
-from penstock.protocol.errors import RecordsUnreadable
 from penstock.protocol.queues import (
     LEASES_LOOKED_MAX,
     LEASES_SHOWN_MAX,
     LETTERS_LOOKED_MAX,
     LETTERS_SHOWN_MAX,
     DeadLetter,
+    LetterReason,
     QueueLease,
     QueueState,
     QueueWorker,
 )
-from penstock.topics.core.cold_row import NotLoaded
 from penstock.topics.core.leases import JobLease
+from penstock.topics.core.letters import death_of
 from penstock.topics.core.queue import Queue
 from penstock.topics.core.record_row import Slot
-from penstock.topics.core.topic import Topic
+from penstock.topics.engine.letters import slots_of
 from penstock.topics.engine.topic_views import Shown, everything, rates_of
 
 if TYPE_CHECKING:
     from penstock.topics.engine.engine import Engine
-
-_decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 async def show_queue(engine: Engine, name: str, *, shown: Shown = everything) -> QueueState:
@@ -63,6 +60,7 @@ async def show_queue(engine: Engine, name: str, *, shown: Shown = everything) ->
         workers=_workers(held),
         leases=[_lease(lease) for lease in held[:LEASES_SHOWN_MAX]],
         letters=letters[:LETTERS_SHOWN_MAX],
+        reasons=_reasons(letters),
     )
 
 
@@ -96,52 +94,36 @@ def _lease(lease: JobLease) -> QueueLease:
 async def _next_up(engine: Engine, queue: Queue) -> Slot | None:
     """The job that is leased next, with its record; None if there is none, or it is unreadable."""
     seq = queue.first_ready(engine.clock.now_ms())
-    return None if seq is None else await _slot(engine, queue.topic, seq)
+    if seq is None:
+        return None
+    return await anext(slots_of(engine.cold, queue.topic, [seq]), None)
 
 
 async def _letters(engine: Engine, dest: str, name: str) -> list[DeadLetter]:
     """The letters of a queue among the newest records of a topic, newest first."""
     topic = engine.topic(dest)
     head_seq = topic.head_seq
-    found = []
-    for seq in reversed([*topic.row.live_seqs(head_seq - LETTERS_LOOKED_MAX, head_seq)]):
-        slot = await _slot(engine, topic, seq)
-        letter = None if slot is None else _letter(slot, name)
-        if letter is not None:
-            found.append(letter)
-    return found
-
-
-async def _slot(engine: Engine, topic: Topic, seq: int) -> Slot | None:
-    """A record, from its file if need be; None if it is gone or unreadable."""
-    try:
-        return topic.slot(seq)
-    except NotLoaded as missing:
-        with engine.cold.hold() as hold:
-            try:
-                await hold.load(missing.block)
-                return topic.slot(seq)
-            except (NotLoaded, RecordsUnreadable):
-                return None
+    newest = reversed([*topic.row.live_seqs(head_seq - LETTERS_LOOKED_MAX, head_seq)])
+    found = [_letter(slot, name) async for slot in slots_of(engine.cold, topic, newest)]
+    return [letter for letter in found if letter is not None]
 
 
 def _letter(slot: Slot, queue: str) -> DeadLetter | None:
     """A record as a dead letter; None if it is not one of this queue."""
-    record = slot.record
-    try:
-        meta = {} if record.meta is None else _decode(bytes(record.meta))
-    except msgspec.DecodeError:
-        return None
-    if meta.get("$dead_letter_from") != queue:
+    death = death_of(slot.record)
+    if death is None or death.queue != queue:
         return None
     return DeadLetter(
         seq=slot.seq,
         ts=slot.ts_ms,
-        src_seq=_number(meta.get("$dead_letter_src_seq")),
-        deliveries=_number(meta.get("$dead_letter_deliveries")),
-        tag=record.tag,
+        src_seq=death.src_seq,
+        deliveries=death.deliveries,
+        tag=slot.record.tag,
+        reason=death.reason,
+        redrives=death.redrives,
     )
 
 
-def _number(text: object) -> int | None:
-    return int(text) if isinstance(text, str) and text.isdecimal() and len(text) <= 20 else None
+def _reasons(letters: Iterable[DeadLetter]) -> list[LetterReason]:
+    counts = Counter(letter.reason for letter in letters)
+    return [LetterReason(reason=reason, count=count) for reason, count in counts.most_common()]

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
 
-from penstock.protocol.queues import LEASES_SHOWN_MAX, LETTERS_LOOKED_MAX, LETTERS_SHOWN_MAX
+from penstock.protocol.queues import (
+    LEASES_SHOWN_MAX,
+    LETTERS_LOOKED_MAX,
+    LETTERS_SHOWN_MAX,
+    REASON_BYTES_MAX,
+)
 from tests.unit.server.fakes import Client, FakeExchange, run, serving
+from tests.waiting import until
 
 
 async def make(client: Client, name: str = "q", jobs: int = 0, **config: Any) -> None:
@@ -186,5 +193,130 @@ def test_what_is_no_queue_is_refused_and_a_key_sees_its_own_letters_only():
             found = await look(client, **reader)
             assert (found["dead"], found["letters"]) == (0, [])
             assert (await client.ask("GET", "/v0/queues/log", **reader)).status == 403
+
+    run(test)
+
+
+async def die(client: Client, reason: str = "why", **headers: str) -> None:
+    """Let the next job of `q` die for a reason."""
+    ask = partial(client.ask, "POST", **headers)
+    await ask("/v0/topics/q", {"records": [{"data": 1}]})
+    claimed = (await ask("/v0/topics/q/claim", {"node": "n"})).json["claimed"]
+    seqs = [job["$seq"] for job in claimed]
+    assert len(seqs) == 1
+    nacked = await ask("/v0/topics/q/nack", {"node": "n", "seqs": seqs, "reason": reason})
+    assert nacked.status == 200, nacked.body
+    assert (await ask("/v0/topics/q/claim", {"node": "n"})).json["claimed"] == []
+
+
+def test_letters_are_told_with_their_reasons_most_first():
+    async def test() -> None:
+        async with serving() as client:
+            await make(client, dead_letter="dead", max_deliveries=1)
+            for reason in ("late", "", "broken", "late"):
+                await die(client, reason)
+            found = await look(client)
+            told = [letter["reason"] for letter in found["letters"]]
+            assert told == ["late", "broken", None, "late"]
+            reasons = {each["reason"]: each["count"] for each in found["reasons"]}
+            assert reasons == {"late": 2, "broken": 1, None: 1}
+            assert found["reasons"][0]["reason"] == "late"
+
+    run(test)
+
+
+def test_a_worker_whose_stream_ended_is_a_reason():
+    async def test() -> None:
+        async with serving() as client:
+            await make(client, jobs=1, dead_letter="dead", max_deliveries=1)
+            stream = client.start("GET", "/v0/topics/q/work?node=n").live
+            await until(lambda: len(stream.events()) == 1)
+            stream.on_gone()
+            queue = client.engine.writer("q").partition.queue("q")
+            await until(lambda: client.application.context.caps.streams == 0)
+            await until(lambda: not queue.in_flight)
+            assert await claim(client, "n") == []
+            assert (await look(client))["letters"][0]["reason"] == "the worker's stream ended"
+
+    run(test)
+
+
+def test_letters_go_back_by_seq_by_reason_or_all_and_say_so():
+    async def test() -> None:
+        async with serving() as client:
+            await make(client, dead_letter="dead", max_deliveries=1)
+            for reason in ("late", "", "broken", "late"):
+                await die(client, reason)
+            moved = await client.ask("POST", "/v0/queues/q/redrive", {"seqs": [1, 9]})
+            told = {key: moved.json[key] for key in ("queue", "to", "moved", "skipped", "more")}
+            assert told == {"queue": "q", "to": "q", "moved": 1, "skipped": [9], "more": False}
+            moved = await client.ask("POST", "/v0/queues/q/redrive", {"reason": "late"})
+            assert moved.json["moved"] == 1
+            gone = await client.ask("POST", "/v0/queues/q/discard", {"reason": ""})
+            assert (gone.json["discarded"], gone.json["skipped"]) == (1, [])
+            moved = await client.ask("POST", "/v0/queues/q/redrive", {"all": True, "to": "q"})
+            assert moved.json["moved"] == 1
+            found = await look(client)
+            assert (found["ready"], found["dead"], found["letters"]) == (3, 0, [])
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"all": False},
+        {"seqs": [1], "all": True},
+        {"seqs": [1], "reason": "x"},
+        {"seqs": [-1]},
+        {"seqs": list(range(1, 1_002))},
+        {"reason": "x" * (REASON_BYTES_MAX + 1)},
+        {"all": True, "from": "q"},
+    ],
+)
+@pytest.mark.parametrize("verb", ["redrive", "discard"])
+def test_a_choice_of_letters_that_is_none_is_refused(verb, body):
+    async def test() -> None:
+        async with serving() as client:
+            await make(client, dead_letter="dead", max_deliveries=1)
+            await die(client)
+            assert (await client.ask("POST", f"/v0/queues/q/{verb}", body)).status == 400
+            assert (await look(client))["dead"] == 1
+
+    run(test)
+
+
+def test_a_reason_has_a_limit():
+    async def test() -> None:
+        async with serving() as client:
+            await make(client, jobs=1)
+            await claim(client, "n")
+            body = {"node": "n", "seqs": [1], "reason": "x" * (REASON_BYTES_MAX + 1)}
+            answer = await client.ask("POST", "/v0/topics/q/nack", body)
+            assert (answer.status, answer.code) == (400, "invalid_request")
+            assert (await look(client))["leased"] == 1
+
+    run(test)
+
+
+def test_a_key_moves_letters_only_between_topics_that_it_reaches():
+    async def test() -> None:
+        keys = "root,one:read+write+delete:q,both:read+write:q|dead,reader:read,writer:write"
+        async with serving(keys=keys) as client:
+            await client.engine.put_topic("other", {})
+            config = {"type": "queue", "dead_letter": "dead", "max_deliveries": 1}
+            await client.engine.put_topic("q", config)
+            await die(client, authorization="Bearer root")
+
+            async def ask(key: str, verb: str = "redrive", **body: Any) -> int:
+                headers = {"authorization": f"Bearer {key}"}
+                body = {"seqs": [1], **body}
+                return (await client.ask("POST", f"/v0/queues/q/{verb}", body, **headers)).status
+
+            assert await ask("one") == await ask("reader") == 403
+            assert await ask("one", "discard") == await ask("writer", "discard") == 403
+            assert await ask("both", to="other") == 403
+            assert await ask("both") == 200
 
     run(test)
