@@ -33,6 +33,7 @@ from penstock.server.api.sampler import Sampler
 from penstock.server.api.sessions import Authenticator
 from penstock.server.http.message import Answer, Exchange, Request
 from penstock.server.overview.looks import Looks
+from penstock.server.overview.news import News
 from penstock.server.push.shared import SharedWatches
 from penstock.server.push.watching import WatcherSessions
 from penstock.topics.core.router import RouterConfig
@@ -96,6 +97,7 @@ class Context:
     sampler: Sampler = field(init=False)
     topic_lists: TopicLists = field(init=False)
     events: EventBook = field(init=False)
+    news: News = field(init=False)
 
     def __post_init__(self) -> None:
         self.looks = Looks(self)
@@ -108,7 +110,8 @@ class Context:
         self.topic_lists = TopicLists(self.engine)
         self.sampler = Sampler(self.engine, lambda: self.caps.streams)
         self.events = EventBook(self.engine)
-        self.sampler.on_sample.append(self.events.look)
+        self.news = News(self)
+        self.sampler.on_sample += [self.events.look, self.news.look]
 
     def tell(self, what: str, error: Exception) -> None:
         """Log a server-side failure: at most once a second, unless it was unexpected.

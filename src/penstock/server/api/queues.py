@@ -55,6 +55,12 @@ async def redrive(call: Call) -> Answer:
     if body.to is not None:
         call.check_topic(body.to)
     moved = await letters.redrive(call.name, choice, body.to)
+    if moved.seqs:
+        count = len(moved.seqs)
+        letters_are = "dead letter is a job" if count == 1 else "dead letters are jobs"
+        text = f"{count} {letters_are} of {moved.topic} again."
+        facts = {"moved": count, "to": moved.topic}
+        call.context.events.happened("redriven", "info", text, name=call.name, **facts)
     return call.tell(
         Redriven(
             queue=call.name,
