@@ -35,6 +35,7 @@ from penstock.server.http.message import Answer, Exchange, Request
 from penstock.server.overview.looks import Looks
 from penstock.server.overview.news import News
 from penstock.server.push.shared import SharedWatches
+from penstock.server.push.sse import SHUTDOWN, SIGNED_OUT, Farewell
 from penstock.server.push.watching import WatcherSessions
 from penstock.topics.core.router import RouterConfig
 from penstock.topics.engine.engine import Engine
@@ -55,10 +56,10 @@ WORK_HEARTBEAT_MS: Final = 15_000
 
 
 class OpenStream(Protocol):
-    """A push connection, as seen by the shutdown."""
+    """A push connection, as seen by what ends it."""
 
-    def end(self) -> None:
-        """Tell the client that the server is shutting down, and close."""
+    def end(self, farewell: Farewell = SHUTDOWN) -> None:
+        """Tell the client why its stream ends, and close."""
 
 
 @dataclass(slots=True)
@@ -86,7 +87,8 @@ class Context:
     """When a refusal was last logged."""
     draining: bool = False
     started_ms: int = 0
-    streams: dict[OpenStream, None] = field(default_factory=dict)
+    streams: dict[OpenStream, bytes | None] = field(default_factory=dict)
+    """Push connections, each with the session that it was opened by, if any."""
     tasks: set[Task[Any]] = field(default_factory=set)
     parked: dict[Task[Any], None] = field(default_factory=dict)
     reader_numbers: Iterator[int] = field(default_factory=lambda: count(1))
@@ -111,7 +113,7 @@ class Context:
         self.sampler = Sampler(self.engine, lambda: self.caps.streams)
         self.events = EventBook(self.engine)
         self.news = News(self)
-        self.sampler.on_sample += [self.events.look, self.news.look]
+        self.sampler.on_sample += [self.events.look, self.news.look, self._look_at_sessions]
 
     def tell(self, what: str, error: Exception) -> None:
         """Log a server-side failure: at most once a second, unless it was unexpected.
@@ -126,6 +128,17 @@ class Context:
         left_out = self.refusals.take(self.clock.monotonic_ms())
         if left_out is not None:
             _LOGGER.error("%s failed: %s%s", what, error, and_others(left_out))
+
+    def end_sessions(self) -> None:
+        """Close the streams of sessions that have ended by signing out, by time or by number."""
+        ended = self.auth.ended_sessions()
+        if ended:
+            for stream, session in list(self.streams.items()):
+                if session in ended:
+                    stream.end(SIGNED_OUT)
+
+    def _look_at_sessions(self, _now_ms: int) -> None:
+        self.end_sessions()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> Task[None]:
         """Run a task that the server awaits before it stops."""
@@ -193,6 +206,15 @@ class Call:
         finally:
             del self.context.parked[task]
             self.exchange.on_gone = None
+
+    @property
+    def session(self) -> bytes | None:
+        """The session by whose cookie the caller is known; None if it is known by a key."""
+        if self.grant is None:
+            return None
+        found = self.context.auth.session_of(self.request.headers, self.request.sender)
+        # The cookie of one key beside another key in the header says nothing about the caller.
+        return found.digest if found is not None and found.grant is self.grant else None
 
     def read(self, kind: type[S], *, may_be_empty: bool = False) -> S:
         """The request's body as its struct."""

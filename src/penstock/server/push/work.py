@@ -96,13 +96,13 @@ class WorkStream:
 
     def start(self) -> None:
         """Begin to push."""
-        self._context.streams[self] = None
+        self._context.streams[self] = self._call.session
         self._engine.watchers.listen(self._topic, self._on_turn)
         self._context.spawn(self._run())
 
-    def end(self) -> None:
-        """The server stops."""
-        self._say_goodbye(sse.SHUTDOWN_CODE, sse.SHUTDOWN_TEXT)
+    def end(self, farewell: sse.Farewell = sse.SHUTDOWN) -> None:
+        """The server stops, or the session has ended."""
+        self._say_goodbye(*farewell)
 
     def readings(self, _topic: Topic) -> Iterator[Reading]:
         """The worker itself: it has no place, it holds jobs."""
