@@ -22,7 +22,7 @@ from penstock.kernel.text import Seldom, and_others
 from penstock.log.store import ReadOnly, SyncFailed
 from penstock.protocol.decoding import S, decode, decode_object
 from penstock.protocol.errors import Forbidden, Replaying, ShuttingDown
-from penstock.protocol.routes import Route, RouteTable
+from penstock.protocol.routes import DELETE, WRITE, Route, RouteTable
 from penstock.server.api.answers import data_body
 from penstock.server.api.auth import Caps, Grant
 from penstock.server.api.columns import ColumnRuns
@@ -154,6 +154,8 @@ def check_access(context: Context, route: Route, name: str, grant: Grant | None)
         grant.check(route.scopes)
         if route.named == "topic":
             grant.check_name(name)
+            if route.scopes & (WRITE | DELETE):
+                grant.check_change(name)
     if route.is_data:
         if context.draining:
             raise ShuttingDown
@@ -264,6 +266,12 @@ class Call:
         """Refuse a topic named in a body that the caller may not access."""
         if not self.reaches(name):
             raise Forbidden(f"topic {name!r} is outside of the API key's prefixes", topic=name)
+
+    def check_write(self, name: str) -> None:
+        """Refuse a topic named in a body that the caller may not write to."""
+        self.check_topic(name)
+        if self.grant is not None:
+            self.grant.check_change(name)
 
     def check_scopes(self, scopes: int) -> None:
         """Refuse a call that needs more scopes than the caller has."""

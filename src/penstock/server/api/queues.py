@@ -53,7 +53,7 @@ async def redrive(call: Call) -> Answer:
     letters = call.context.engine.letters
     choice = _letters(call, body)
     if body.to is not None:
-        call.check_topic(body.to)
+        call.check_write(body.to)
     moved = await letters.redrive(call.name, choice, body.to)
     if moved.seqs:
         count = len(moved.seqs)

@@ -163,7 +163,7 @@ class Socket(Pusher):
 
     def _publish(self, operation: ws.PublishMessage) -> None:
         self._call.check_scopes(WRITE)
-        self._call.check_topic(operation.topic)
+        self._call.check_write(operation.topic)
         write = parse_write(operation.raw, self.engine.limits)
         if write.config is not None and operation.topic not in self.engine.registry.topics:
             if write.may_create:
