@@ -24,7 +24,7 @@ from penstock.server.http.message import Answer
 from penstock.topics.core.leases import ClaimRequest, Settle, lease_token, parse_token
 from penstock.topics.engine.letters import Choice
 from penstock.topics.engine.queue_views import show_queue
-from penstock.topics.engine.queues import LeasedJob
+from penstock.topics.engine.queues import ClaimResult, LeasedJob
 
 
 @ROUTES.get(
@@ -107,9 +107,13 @@ async def claim(call: Call) -> Answer:
         raise NotAQueue(call.name)
     request = claim_request(body, engine.limits)
     claims = await engine.queues.claim(call.name, request)
-    if call.exchange.is_gone and claims.jobs:  # the answer cannot be delivered
+    if call.exchange.may_be_gone and claims.jobs:
+        # The answer may reach nobody: a worker that is gone must not hold jobs, and one that has
+        # only stopped sending gets none.
         seqs, fences = zip(*((job.lease.seq, job.lease.fence) for job in claims.jobs), strict=True)
-        await engine.queues.nack(call.name, Settle(request.node, seqs, fences), 0, unseen=True)
+        settle = Settle(request.node, seqs, fences)
+        back = await engine.queues.nack(call.name, settle, 0, unseen=True)
+        claims = ClaimResult([], back.counts)
     fields = {
         "topic": call.name,
         "claimed": None,
