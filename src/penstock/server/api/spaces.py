@@ -279,7 +279,7 @@ async def entity_history(call: Call) -> Answer:
     limit = page_limit(query, "last" if newest else "limit")
     spaces, after_seq = call.context.engine.spaces, number(query, "after") or 0
     page = await spaces.history(call.name, entity, after_seq, limit, newest=newest)
-    base = {} if page.base is None else {"base": msgspec.Raw(page.base)}
+    base: dict[str, Any] = {} if page.base is None else {"base": msgspec.Raw(page.base)}
     return call.answer(
         entity=entity,
         commits=[history_row(entity, *row) for row in page.rows],
