@@ -67,7 +67,8 @@ def fill(base: str) -> None:
     claimed = ask(base, "/v0/topics/jobs/claim", {"node": EVIL, "max": 2})["claimed"]
     settle = {"node": EVIL, "seqs": [each["$seq"] for each in claimed]}
     settle |= {"lease_ids": [each["lease_id"] for each in claimed]}
-    ask(base, "/v0/topics/jobs/nack", settle)
+    ask(base, "/v0/topics/jobs/nack", {**settle, "reason": EVIL})
+    ask(base, "/v0/topics/jobs/claim", {"node": EVIL, "max": 2})
     for seq, price in enumerate((31, 32), start=1):
         write = {"entity": "flat", "set": {"name": EVIL, "cents_per_kwh": price}}
         change = {"session": "e2e", "local_seq": seq, "writes": [write]}

@@ -24,6 +24,7 @@ COMMANDS: Final = {
     "top": ("status", "Show how things stand, once a second until Ctrl-C."),
     "events": ("events", "Show the last things that happened to a running server."),
     "topic": ("topic", "Write, read and follow topics of a running server."),
+    "queue": ("queue", "Look at queues of a running server; replay or discard dead letters."),
     "entity": (
         "entity",
         "Look at and change the entities of a running server: JSON documents in a space.",

@@ -21,6 +21,7 @@ from penstock.client.wire import HttpAnswer, HttpRequest
 from penstock.protocol import answers, lake_answers, part_answers, requests
 from penstock.protocol.config import config_fields
 from penstock.protocol.errors import InvalidRequest
+from penstock.protocol.queues import REASON_BYTES_MAX, Discarded, Redriven
 from penstock.protocol.routes import ARROW
 
 if TYPE_CHECKING:
@@ -237,10 +238,16 @@ def ack(topic: str, node: str, jobs: Jobs) -> ApiCall[answers.Acked]:
     return ApiCall(HttpRequest("POST", _topic(topic) + "/ack", _json(body)), reads(answers.Acked))
 
 
-def nack(topic: str, node: str, jobs: Jobs, *, delay_ms: int) -> ApiCall[answers.Nacked]:
+def nack(
+    topic: str, node: str, jobs: Jobs, *, delay_ms: int, reason: str = ""
+) -> ApiCall[answers.Nacked]:
     """Return jobs to the queue."""
     body = requests.NackBody(
-        node=node, seqs=_seqs(jobs), lease_ids=_lease_ids(jobs), delay_ms=delay_ms
+        node=node,
+        seqs=_seqs(jobs),
+        lease_ids=_lease_ids(jobs),
+        delay_ms=delay_ms,
+        reason=reason,
     )
     return ApiCall(HttpRequest("POST", _topic(topic) + "/nack", _json(body)), reads(answers.Nacked))
 
@@ -253,6 +260,46 @@ def extend(topic: str, node: str, jobs: Jobs, *, lease_ms: int) -> ApiCall[answe
     return ApiCall(
         HttpRequest("POST", _topic(topic) + "/extend", _json(body)), reads(answers.Extended)
     )
+
+
+def error_reason(error: BaseException) -> str:
+    """Why a job was not finished, as its worker's error tells it; cut to what a nack may carry.
+
+    >>> error_reason(KeyError("meter"))
+    "KeyError: 'meter'"
+    """
+    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    encoded = text.encode("utf-8", "replace")[:REASON_BYTES_MAX]
+    return encoded.decode("utf-8", "ignore")
+
+
+def redrive(
+    queue: str,
+    *,
+    seqs: Sequence[int] | None = None,
+    reason: str | None = None,
+    everything: bool = False,
+    to: str | None = None,
+) -> ApiCall[Redriven]:
+    """Make dead letters jobs again."""
+    chosen = None if seqs is None else [*seqs]
+    body = requests.RedriveBody(seqs=chosen, reason=reason, all=everything, to=to)
+    target = f"/v0/queues/{quoted(queue)}/redrive"
+    return ApiCall(HttpRequest("POST", target, _json(body)), reads(Redriven))
+
+
+def discard_letters(
+    queue: str,
+    *,
+    seqs: Sequence[int] | None = None,
+    reason: str | None = None,
+    everything: bool = False,
+) -> ApiCall[Discarded]:
+    """Delete dead letters."""
+    chosen = None if seqs is None else [*seqs]
+    body = requests.LettersBody(seqs=chosen, reason=reason, all=everything)
+    target = f"/v0/queues/{quoted(queue)}/discard"
+    return ApiCall(HttpRequest("POST", target, _json(body)), reads(Discarded))
 
 
 def work_request(topic: str, node: str, *, count: int, lease_ms: int | None) -> HttpRequest:

@@ -1,4 +1,4 @@
-"""Calls that look at the server itself: its history, its events.
+"""Calls that look at the server itself: its history, its events, its queues.
 
 >>> history(["in", "refused"], step="1m").request.target
 '/v0/history?series=in%2Crefused&step=1m'
@@ -13,6 +13,7 @@ from penstock.client.calls import ApiCall, query_text, quoted, read_arrow, reads
 from penstock.client.errors import NotPenstock
 from penstock.client.wire import HttpAnswer, HttpRequest
 from penstock.protocol.history import History
+from penstock.protocol.queues import QueueState
 from penstock.protocol.routes import ARROW
 from penstock.protocol.server_events import EventPage
 from penstock.protocol.watchers import TopicPartition, TopicWatchers
@@ -39,6 +40,11 @@ def events(
     """The last things that happened."""
     query = query_text(after_id=after_id or None, limit=limit, kind=kind)
     return ApiCall(HttpRequest("GET", "/v0/events" + query), reads(EventPage))
+
+
+def queue(name: str) -> ApiCall[QueueState]:
+    """A queue: its jobs by state, its workers, its dead letters."""
+    return ApiCall(HttpRequest("GET", f"/v0/queues/{quoted(name)}"), reads(QueueState))
 
 
 def topic_watchers(topic: str, *, limit: int | None = None) -> ApiCall[TopicWatchers]:

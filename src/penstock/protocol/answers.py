@@ -480,13 +480,18 @@ class EntityCommit(Struct, frozen=True, kw_only=True):
 
 
 class EntityHistory(Struct, frozen=True, kw_only=True):
-    """Commits that wrote an entity, oldest first. Not `complete` if older ones were removed."""
+    """Commits that wrote an entity, oldest first. Not `complete` if older ones were removed.
+
+    With `last`, `base` is the document before them, null if there was none; it is missing if the
+    commits that made it were removed.
+    """
 
     entity: str
     commits: list[EntityCommit]
     head: int
     complete: bool
     next: int | None = None
+    base: Any = UNSET
     performance: dict[str, float] = {}
 
 

@@ -260,6 +260,15 @@ class NotAQueue(CallError, Conflict, code="not_a_queue", status=409):
         super().__init__(f"topic {topic!r} is not a queue: it has no jobs", topic=topic)
 
 
+class NoDeadLetters(CallError, Conflict, code="no_dead_letters", status=409):
+    """The queue has no dead letter topic: its jobs are never given up."""
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(
+            f"queue {topic!r} has no dead letter topic: name one as its dead_letter", topic=topic
+        )
+
+
 # Spaces ----------------------------------------------------------------------------------------
 
 

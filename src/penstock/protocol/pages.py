@@ -228,7 +228,7 @@ PAGES: Final = (
         (
             *_HEAD,
             Section("entity", "/v0/spaces/{name}/entities/{id}"),
-            Section("commits", "/v0/spaces/{name}/entities/{id}/history", "limit=40"),
+            Section("commits", "/v0/spaces/{name}/entities/{id}/history", "last=40"),
         ),
     ),
     Page(

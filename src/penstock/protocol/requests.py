@@ -22,6 +22,7 @@ from penstock.protocol.limits import (
     WATCH_TOPICS_MAX,
     WRITES_MAX,
 )
+from penstock.protocol.queues import REASON_BYTES_MAX
 from penstock.protocol.values import TOPIC_NAME, U32, U64, TopicName
 
 PREDICATE: Final[dict[str, Any]] = {
@@ -60,6 +61,7 @@ Worker = Annotated[str, _shown(minLength=1, maxLength=LIMITS.node_bytes_max)]
 IdempotencyKey = Annotated[str, _shown(maxLength=LIMITS.key_bytes_max)]
 NewMeta = Annotated[Mapping[str, Any], _shown(maxProperties=LIMITS.meta_keys_max)]
 Seqs = Annotated[list[U64], _shown(maxItems=LIMITS.seqs_max)]
+Reason = Annotated[str, _shown(maxLength=REASON_BYTES_MAX)]
 LeaseId = Annotated[str, _shown(pattern="^(lease_[0-9a-fA-F]{1,64})?$")]
 LeaseIds = Annotated[list[LeaseId], _shown(maxItems=LIMITS.seqs_max)]
 TableWait = Annotated[int, Meta(ge=0, le=TABLE_WAIT_MS_MAX)]
@@ -216,6 +218,22 @@ class NackBody(AckBody, kw_only=True, omit_defaults=True):
     """Jobs to be delivered again, after a delay."""
 
     delay_ms: U64 = 0
+    reason: Reason = ""
+    """Why they were not finished; the last one is kept with a job that dies."""
+
+
+class LettersBody(Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Which dead letters of a queue: by seq, by reason ("" if they have none), or all of them."""
+
+    seqs: Seqs | None = None
+    reason: Reason | None = None
+    all: bool = False
+
+
+class RedriveBody(LettersBody, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Which dead letters become jobs again, and of which topic; of the queue itself if not said."""
+
+    to: TopicName | None = None
 
 
 class ExtendBody(AckBody, kw_only=True, omit_defaults=True):

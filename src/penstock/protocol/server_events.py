@@ -15,8 +15,8 @@ EventKind = Literal[
     "redriven", "part_lost", "part_back", "refresh_failed", "tariff_changed",
 ]  # fmt: skip
 EventLevel = Literal["ok", "slow", "bad", "info"]
-ABOUT_TOPICS: Final = frozenset({"watcher_let_go", "redriven"})
-"""Kinds whose `name` is that of a topic."""
+ABOUT_TOPICS: Final = frozenset({"watcher_let_go", "redriven", "tariff_changed"})
+"""Kinds whose `name` is that of a topic or a space."""
 
 
 class ServerEvent(Struct, frozen=True, kw_only=True):

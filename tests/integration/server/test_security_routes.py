@@ -48,6 +48,8 @@ BODIES = {
     "AckBody": {"node": "n", "seqs": [1]},
     "NackBody": {"node": "n", "seqs": [1]},
     "ExtendBody": {"node": "n", "seqs": [1], "lease_ms": 100},
+    "RedriveBody": {"all": True},
+    "LettersBody": {"all": True},
     "ExplainBody": {"query": "SELECT 1"},
 }
 GUARDED = [route for route in ROUTES.routes if route.guard == "key"]

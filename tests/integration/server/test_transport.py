@@ -283,3 +283,27 @@ def test_tls_serves_both_protocols_and_streams(kind, alpn, certificate):
         else:
             assert connection.recv(9)[3] == 4, "a SETTINGS frame"
         connection.close()
+
+
+def test_a_client_that_shuts_down_its_sending_side_gets_its_answer(kind):
+    """As `nc` does at the end of its input: the answer comes from a later turn of the loop."""
+    asked = threading.Event()
+    held: list[Exchange] = []
+
+    def application(exchange):
+        held.append(exchange)
+        asked.set()
+
+    with serving(application, kind=kind) as served:
+        with served.connect() as connection:
+            connection.sendall(GET % b"/slow")
+            connection.shutdown(socket.SHUT_WR)
+            assert asked.wait(DEADLINE_S)
+            connection.settimeout(0.1)
+            with pytest.raises(TimeoutError):  # the server has seen the end, and keeps the request
+                connection.recv(1)
+            connection.settimeout(DEADLINE_S)
+            served.call(lambda: held[0].reply(200, b"x" * 200_000))
+            answer = read_all(connection)
+        assert answer.startswith(b"HTTP/1.1 200 OK")
+        assert answer.endswith(b"x" * 200_000)

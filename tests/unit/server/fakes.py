@@ -119,6 +119,7 @@ class FakeExchange:
 
     is_head = False
     is_gone = False
+    half_closed = False
     peer = "192.0.2.1"
 
     def __init__(self, request: Request, room: int | None = None) -> None:
@@ -160,6 +161,10 @@ class FakeExchange:
         self.headers = {b"protocol": (subprotocol or "").encode()}
         self.live = FakeSocket(self._room)
         return self.live
+
+    @property
+    def may_be_gone(self) -> bool:
+        return self.is_gone or self.half_closed
 
     @property
     def json(self) -> Any:

@@ -70,7 +70,23 @@ def test_history_tells_the_document_before_and_after_each_commit(js: Modules) ->
         {"seq": 2, "writes": [{"patch": {"a": 2, "b": 3}}]},
         {"seq": 3, "writes": [{"delete": True}]},
     ]
-    told = js.call("versions", commits)
+    told = js.call("versions", commits, None)
     assert [(one["before"], one["after"]) for one in told] == [
         (None, {"a": 1}), ({"a": 1}, {"a": 2, "b": 3}), ({"a": 2, "b": 3}, None),
     ]  # fmt: skip
+
+
+def test_the_newest_commits_begin_with_the_document_before_them(js: Modules) -> None:
+    commits = [{"seq": 8, "writes": [{"patch": {"a": 2}}]}]
+    (told,) = js.call("versions", commits, {"a": 1, "b": 3})
+    assert (told["before"], told["after"]) == ({"a": 1, "b": 3}, {"a": 2, "b": 3})
+
+
+def test_what_is_not_known_of_a_document_is_not_made_up(js: Modules) -> None:
+    commits = [
+        {"seq": 8, "writes": [{"patch": {"a": 2}}]},
+        {"seq": 9, "writes": [{"set": {"a": 3}}]},
+    ]
+    first, second = js.call("versions", commits)
+    assert not {"before", "after"} & first.keys()
+    assert second["after"] == {"a": 3}

@@ -27,6 +27,7 @@ from penstock.kernel.units import MIB
 from penstock.protocol import answers, lake_answers, part_answers
 from penstock.protocol.commits import Commit
 from penstock.protocol.history import History
+from penstock.protocol.queues import Discarded, QueueState, Redriven
 from penstock.protocol.requests import RouterBody
 from penstock.protocol.server_events import EventPage
 from penstock.protocol.watchers import TopicPartition, TopicWatchers
@@ -416,9 +417,49 @@ class Client:
         """Mark jobs, or seqs, as done. After a lost answer they are in `skipped`."""
         return self._runner.run(calls.ack(topic, node, jobs))
 
-    def nack(self, topic: str, node: str, jobs: Jobs, *, delay_ms: int = 0) -> answers.Nacked:
-        """Return jobs to the queue, to be delivered again after a delay."""
-        return self._runner.run(calls.nack(topic, node, jobs, delay_ms=delay_ms))
+    def get_queue(self, topic: str) -> QueueState:
+        """A queue: its jobs by state, its workers with their leases, its dead letters."""
+        return self._runner.run(view_calls.queue(topic))
+
+    def nack(
+        self, topic: str, node: str, jobs: Jobs, *, delay_ms: int = 0, reason: str = ""
+    ) -> answers.Nacked:
+        """Return jobs to the queue, to be delivered again after a delay.
+
+        `reason` is why they were not finished; a dead letter shows the last one.
+        """
+        call = calls.nack(topic, node, jobs, delay_ms=delay_ms, reason=reason)
+        return self._runner.run(call)
+
+    def redrive(
+        self,
+        queue: str,
+        *,
+        seqs: Sequence[int] | None = None,
+        reason: str | None = None,
+        everything: bool = False,
+        to: str | None = None,
+    ) -> Redriven:
+        """Make dead letters of a queue jobs again, all in one commit.
+
+        Choose them by their seqs in the dead letter topic, by reason ("" for those without one), or
+        take all. They go back into the queue, or into the topic `to`. After a lost answer they are
+        in `skipped`.
+        """
+        call = calls.redrive(queue, seqs=seqs, reason=reason, everything=everything, to=to)
+        return self._runner.run(call)
+
+    def discard_letters(
+        self,
+        queue: str,
+        *,
+        seqs: Sequence[int] | None = None,
+        reason: str | None = None,
+        everything: bool = False,
+    ) -> Discarded:
+        """Delete dead letters of a queue, chosen as in `redrive`."""
+        call = calls.discard_letters(queue, seqs=seqs, reason=reason, everything=everything)
+        return self._runner.run(call)
 
     def extend(self, topic: str, node: str, jobs: Jobs, *, lease_ms: int) -> answers.Extended:
         """Extend the leases of jobs to end this long from now."""

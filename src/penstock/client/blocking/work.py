@@ -93,7 +93,7 @@ class Work:
 
 
 class Job:
-    """A leased job. As `with`: acked at the end, nacked on an error.
+    """A leased job. As `with`: acked at the end, nacked on an error, which is its reason.
 
     `LeaseLost` at the end means that the lease had been lost.
     """
@@ -174,13 +174,15 @@ class Job:
         call = calls.ack(self.topic, self.node, [self.claimed])
         return (self._runner.run(call)).acked == 1
 
-    def nack(self, delay_ms: int = 0) -> bool:
+    def nack(self, delay_ms: int = 0, *, reason: str = "") -> bool:
         """Return the job to the queue, to be delivered again after a delay.
 
-        False if the lease was lost.
+        `reason` is why it was not finished; a dead letter shows the last one. False if the lease
+        was lost.
         """
         self._lease.settled = True
-        call = calls.nack(self.topic, self.node, [self.claimed], delay_ms=delay_ms)
+        jobs = [self.claimed]
+        call = calls.nack(self.topic, self.node, jobs, delay_ms=delay_ms, reason=reason)
         return (self._runner.run(call)).nacked == 1
 
     def extend(self, lease_ms: int) -> bool:
@@ -202,7 +204,7 @@ class Job:
         if self.settled:
             return
         if error is not None:
-            self.nack()
+            self.nack(reason=calls.error_reason(error))
         elif not self.ack():
             raise LeaseLost(
                 f"the lease of job {self.seq} of {self.topic!r} was lost before it was done: "

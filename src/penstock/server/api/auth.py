@@ -23,6 +23,7 @@ from urllib.parse import parse_qsl
 from penstock.kernel.errors import Rejected
 from penstock.protocol.errors import Forbidden, Throttled, Unauthorized
 from penstock.protocol.routes import ADMIN, DELETE, EVERYTHING, READ, WRITE, scope_names
+from penstock.protocol.values import RESERVED_PREFIX, is_reserved
 
 SUBPROTOCOL: Final = "penstock.v0"
 LABEL_DIGITS: Final = 8
@@ -70,6 +71,20 @@ class Grant:
                 f"not {name!r}",
                 **detail,
             )
+
+    def check_change(self, name: str) -> None:
+        """Refuse to change a topic of the server itself, unless the key is one of its parts.
+
+        Such a key names `penstock.` in a prefix, or has the scope admin. Otherwise every program
+        that may write at all could report parts that do not exist, or hold the pipeline.
+        """
+        if not is_reserved(name) or self.may(ADMIN) or any(map(is_reserved, self.prefixes)):
+            return
+        raise Forbidden(
+            f"{name!r} is written by the server and its parts only: use an API key with the prefix "
+            f"{RESERVED_PREFIX!r} or the scope admin",
+            topic=name,
+        )
 
     def check_config(self, config: Mapping[str, Any]) -> None:
         """Refuse a configuration that routes records to a topic which the key may not access."""

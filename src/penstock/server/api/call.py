@@ -22,7 +22,7 @@ from penstock.kernel.text import Seldom, and_others
 from penstock.log.store import SyncFailed
 from penstock.protocol.decoding import S, decode, decode_object
 from penstock.protocol.errors import Forbidden, Replaying, ShuttingDown
-from penstock.protocol.routes import Route, RouteTable
+from penstock.protocol.routes import DELETE, WRITE, Route, RouteTable
 from penstock.server.api.answers import data_body
 from penstock.server.api.auth import Caps, Grant
 from penstock.server.api.columns import ColumnRuns
@@ -33,7 +33,9 @@ from penstock.server.api.sampler import Sampler
 from penstock.server.api.sessions import Authenticator
 from penstock.server.http.message import Answer, Exchange, Request
 from penstock.server.overview.looks import Looks
+from penstock.server.overview.news import News
 from penstock.server.push.shared import SharedWatches
+from penstock.server.push.sse import SHUTDOWN, SIGNED_OUT, Farewell
 from penstock.server.push.watching import WatcherSessions
 from penstock.topics.core.router import RouterConfig
 from penstock.topics.engine.engine import Engine
@@ -55,10 +57,10 @@ WORK_HEARTBEAT_MS: Final = 15_000
 
 
 class OpenStream(Protocol):
-    """A push connection, as seen by the shutdown."""
+    """A push connection, as seen by what ends it."""
 
-    def end(self) -> None:
-        """Tell the client that the server is shutting down, and close."""
+    def end(self, farewell: Farewell = SHUTDOWN) -> None:
+        """Tell the client why its stream ends, and close."""
 
 
 @dataclass(slots=True)
@@ -86,7 +88,8 @@ class Context:
     """When a refusal was last logged."""
     draining: bool = False
     started_ms: int = 0
-    streams: dict[OpenStream, None] = field(default_factory=dict)
+    streams: dict[OpenStream, bytes | None] = field(default_factory=dict)
+    """Push connections, each with the session that it was opened by, if any."""
     tasks: set[Task[Any]] = field(default_factory=set)
     parked: dict[Task[Any], None] = field(default_factory=dict)
     reader_numbers: Iterator[int] = field(default_factory=lambda: count(1))
@@ -97,6 +100,7 @@ class Context:
     sampler: Sampler = field(init=False)
     topic_lists: TopicLists = field(init=False)
     events: EventBook = field(init=False)
+    news: News = field(init=False)
 
     def __post_init__(self) -> None:
         self.looks = Looks(self)
@@ -109,7 +113,8 @@ class Context:
         self.topic_lists = TopicLists(self.engine)
         self.sampler = Sampler(self.engine, lambda: self.caps.streams)
         self.events = EventBook(self.engine)
-        self.sampler.on_sample.append(self.events.look)
+        self.news = News(self)
+        self.sampler.on_sample += [self.events.look, self.news.look, self._look_at_sessions]
 
     def tell(self, what: str, error: Exception) -> None:
         """Log a server-side failure: at most once a second, unless it was unexpected.
@@ -125,6 +130,17 @@ class Context:
         if left_out is not None:
             _LOGGER.error("%s failed: %s%s", what, error, and_others(left_out))
 
+    def end_sessions(self) -> None:
+        """Close the streams of sessions that have ended by signing out, by time or by number."""
+        ended = self.auth.ended_sessions()
+        if ended:
+            for stream, session in list(self.streams.items()):
+                if session in ended:
+                    stream.end(SIGNED_OUT)
+
+    def _look_at_sessions(self, _now_ms: int) -> None:
+        self.end_sessions()
+
     def spawn(self, work: Coroutine[Any, Any, None]) -> Task[None]:
         """Run a task that the server awaits before it stops."""
         task = asyncio.ensure_future(work)
@@ -139,6 +155,8 @@ def check_access(context: Context, route: Route, name: str, grant: Grant | None)
         grant.check(route.scopes)
         if route.named == "topic":
             grant.check_name(name)
+            if route.scopes & (WRITE | DELETE):
+                grant.check_change(name)
     if route.is_data:
         if context.draining:
             raise ShuttingDown
@@ -192,6 +210,15 @@ class Call:
             del self.context.parked[task]
             self.exchange.on_gone = None
 
+    @property
+    def session(self) -> bytes | None:
+        """The session by whose cookie the caller is known; None if it is known by a key."""
+        if self.grant is None:
+            return None
+        found = self.context.auth.session_of(self.request.headers, self.request.sender)
+        # The cookie of one key beside another key in the header says nothing about the caller.
+        return found.digest if found is not None and found.grant is self.grant else None
+
     def read(self, kind: type[S], *, may_be_empty: bool = False) -> S:
         """The request's body as its struct."""
         request = self.request
@@ -240,6 +267,12 @@ class Call:
         """Refuse a topic named in a body that the caller may not access."""
         if not self.reaches(name):
             raise Forbidden(f"topic {name!r} is outside of the API key's prefixes", topic=name)
+
+    def check_write(self, name: str) -> None:
+        """Refuse a topic named in a body that the caller may not write to."""
+        self.check_topic(name)
+        if self.grant is not None:
+            self.grant.check_change(name)
 
     def check_scopes(self, scopes: int) -> None:
         """Refuse a call that needs more scopes than the caller has."""

@@ -39,11 +39,12 @@ def show_session(call: Call) -> Answer:
 
 @ROUTES.delete("/v0/session", answer=SessionEnded, is_data=False)
 def sign_out(call: Call) -> Answer:
-    """End the session of the caller's cookie."""
+    """End the session of the caller's cookie, and every stream that it opened."""
     session = _session(call)
     if session is None:
         return _answer(call, SessionEnded(ended=False))
     call.context.auth.sessions.end(session)
+    call.context.end_sessions()
     return _answer(call, SessionEnded(ended=True), _cookie(call, "", 0))
 
 

@@ -48,6 +48,7 @@ class Sessions:
     def __init__(self, sessions_max: int = SESSIONS_MAX) -> None:
         self._sessions_max = sessions_max
         self._by_digest: dict[bytes, SignedIn] = {}  # all last equally long: the oldest first
+        self._ended: set[bytes] = set()  # since they were last taken
 
     def __len__(self) -> int:
         return len(self._by_digest)
@@ -60,7 +61,7 @@ class Sessions:
         """
         self._forget(now_ms)
         while len(self._by_digest) >= self._sessions_max:
-            del self._by_digest[next(iter(self._by_digest))]
+            self._end(next(iter(self._by_digest)))
         digest = _digest(token)
         self._by_digest[digest] = SignedIn(digest, grant, now_ms + SESSION_MS)
 
@@ -72,14 +73,25 @@ class Sessions:
 
     def end(self, session: SignedIn) -> None:
         """End a session. Idempotent."""
-        self._by_digest.pop(session.digest, None)
+        if session.digest in self._by_digest:
+            self._end(session.digest)
+
+    def take_ended(self, now_ms: int) -> set[bytes]:
+        """The digests of sessions that have ended since the last call, for whatever reason."""
+        self._forget(now_ms)
+        ended, self._ended = self._ended, set()
+        return ended
+
+    def _end(self, digest: bytes) -> None:
+        del self._by_digest[digest]
+        self._ended.add(digest)
 
     def _forget(self, now_ms: int) -> None:
         while self._by_digest:
             oldest = next(iter(self._by_digest.values()))
             if oldest.ends_ms > now_ms:
                 break
-            del self._by_digest[oldest.digest]
+            self._end(oldest.digest)
 
 
 class WrongKeys:
@@ -143,6 +155,10 @@ class Authenticator:
         if "cookie" not in headers or not sender.is_same_origin:
             return None
         return self.sessions.find(cookies(headers), self._clock.monotonic_ms())
+
+    def ended_sessions(self) -> set[bytes]:
+        """The digests of sessions that have ended since the last call."""
+        return self.sessions.take_ended(self._clock.monotonic_ms())
 
     def sign_in(self, headers: Mapping[str, str], peer: str, token: str) -> SignedIn | None:
         """Begin a session with the key of a request; None if the server has no keys."""

@@ -99,13 +99,13 @@ def number(query: Query, name: str) -> int | None:
     return int(text)
 
 
-def page_limit(query: Query) -> int:
+def page_limit(query: Query, name: str = "limit") -> int:
     """How many rows a page has."""
-    limit = number(query, "limit")
+    limit = number(query, name)
     if limit is None:
         return PAGE_SIZE
     if not 1 <= limit <= PAGE_SIZE_MAX:
-        raise InvalidRequest(f"limit must be 1 to {PAGE_SIZE_MAX}, not {limit}")
+        raise InvalidRequest(f"{name} must be 1 to {PAGE_SIZE_MAX}, not {limit}")
     return limit
 
 
@@ -268,21 +268,25 @@ async def list_entities(call: Call) -> Answer:
     query=(
         Param("after", NUMBER, "Only commits after this seq; `next` of the page before."),
         Param("limit", NUMBER, "Rows of a page, 1 to 1000; 100 if not said."),
+        Param("last", NUMBER, "The newest commits, 1 to 1000, with the document before them."),
     ),
     errors=(EntityNotFound, NotASpace),
 )
 async def entity_history(call: Call) -> Answer:
     """The commits that wrote an entity, oldest first."""
-    entity, after_seq = _entity_id(call), number(call.query, "after")
-    page = await call.context.engine.spaces.history(
-        call.name, entity, after_seq or 0, page_limit(call.query)
-    )
+    entity, query = _entity_id(call), call.query
+    newest = number(query, "last") is not None
+    limit = page_limit(query, "last" if newest else "limit")
+    spaces, after_seq = call.context.engine.spaces, number(query, "after") or 0
+    page = await spaces.history(call.name, entity, after_seq, limit, newest=newest)
+    base: dict[str, Any] = {} if page.base is None else {"base": msgspec.Raw(page.base)}
     return call.answer(
         entity=entity,
         commits=[history_row(entity, *row) for row in page.rows],
         head=page.head_seq,
         next=page.rows[-1].seq if page.more and page.rows else None,
         complete=page.complete,
+        **base,
     )
 
 

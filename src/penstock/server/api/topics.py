@@ -344,7 +344,7 @@ def _parse_writes(call: Call) -> list[tuple[str, WriteRequest]]:
         for name, raw in named
     ]
     for name, write in writes:
-        call.check_topic(name)
+        call.check_write(name)
         if write.config is not None and name not in engine.registry.topics:
             if write.may_create:
                 call.check_scopes(ADMIN)

@@ -50,10 +50,11 @@ class Http1Connection(asyncio.Protocol):
     # Without slots, each connection would have a dictionary, which is large and slow.
     __slots__ = (
         "_advancing", "_again", "_application", "_began_s", "_body", "_budget", "_buffer",
-        "_counters", "_handle_again", "_in_order", "_lines", "_linger_until_s", "_lingers", "_live",
-        "_overlaps", "_pipelined_max", "_reading", "_rests", "_same_head", "_same_line",
-        "_same_size", "_same_terms", "_scanned", "_sender", "_simple", "_stage", "_stall", "_terms",
-        "_touched_s", "_transport", "_upgrading", "_writes_paused", "last", "line", "service",
+        "_counters", "_half_closed", "_handle_again", "_in_order", "_lines", "_linger_until_s",
+        "_lingers", "_live", "_overlaps", "_pipelined_max", "_reading", "_rests", "_same_head",
+        "_same_line", "_same_size", "_same_terms", "_scanned", "_sender", "_simple", "_stage",
+        "_stall", "_terms", "_touched_s", "_transport", "_upgrading", "_writes_paused", "last",
+        "line", "service",
     )  # fmt: skip
 
     def __init__(self, service: Service) -> None:
@@ -96,6 +97,8 @@ class Http1Connection(asyncio.Protocol):
         """A read was large: the rest is left to later iterations of the event loop."""
         self._reading = True
         self._writes_paused = False
+        self._half_closed = False
+        """The peer sends no more; it gets the answers that are due."""
         self._touched_s = service.now_s
         self._began_s = service.now_s
         """When the first byte of the incomplete head arrived."""
@@ -142,8 +145,25 @@ class Http1Connection(asyncio.Protocol):
         if len(self._buffer) > self.service.limits.head_bytes_max:
             self._stop_reading_requests()
 
-    def eof_received(self) -> None:
-        """The peer sends no more, which looks the same as a disconnect, so the connection ends."""
+    @property
+    def half_closed(self) -> bool:
+        """Whether the peer sends no more: it waits for its answers, or is gone."""
+        return self._half_closed
+
+    def eof_received(self) -> bool:
+        """The peer sends no more. What it has sent is answered before the connection ends.
+
+        A disconnect looks the same. So a stream ends at once, and so does a request that waits for
+        data: nobody may be there to read it.
+        """
+        is_due = bool(self.line) or self._stage is INFLATING or self._rests
+        waits = any(each.live is not None or each.on_gone is not None for each in self.line)
+        is_over = self._live is not None or self._linger_until_s is not None
+        if not is_due or waits or is_over or not self._transport.can_write_eof():
+            return False
+        self._half_closed = True
+        self._simple = False
+        return True
 
     def connection_lost(self, error: Exception | None) -> None:
         """The connection is lost, and with it every request in `line`."""
@@ -280,6 +300,8 @@ class Http1Connection(asyncio.Protocol):
         answer = accept_head(
             exchange.request, exchange.terms, subprotocol, self.service.answers.date
         )
+        if self._half_closed:
+            raise Rejected("a WebSocket cannot be opened by a client that sends no more")
         if self.line[0] is not exchange or self._upgrading is not exchange:
             raise Rejected("a WebSocket cannot be opened while earlier requests are unanswered")
         self.line.clear()
@@ -590,6 +612,8 @@ class Http1Connection(asyncio.Protocol):
         if self._live is not None:
             self._read(True)
             self._live.begin(self._transport)
+            if self._half_closed:
+                self._transport.close()
         else:
             self._close()
 
@@ -632,13 +656,17 @@ class Http1Connection(asyncio.Protocol):
     def _settle(self) -> None:
         """Decide whether to continue reading, and whether reads may take the fast path."""
         may_advance = self._may_advance()
+        body_waits = self._body is not None and self._body.waits
+        if self._half_closed:
+            if may_advance and not body_waits and not self.line:
+                self._close()  # what is left is half a request
+            return
         self._simple = may_advance and self._stage is HEAD and not self._buffer and not self.last
         listens = self._stage is STOPPED or self._stage is STREAMING
-        body_waits = self._body is not None and self._body.waits
         self._read(listens or (may_advance and not body_waits))
 
     def _read(self, wanted: bool) -> None:
-        if wanted == self._reading or self._transport.is_closing():
+        if wanted == self._reading or self._half_closed or self._transport.is_closing():
             return
         self._reading = wanted
         if wanted:

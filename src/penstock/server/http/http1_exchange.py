@@ -74,6 +74,11 @@ class Http1Exchange(msgspec.Struct, eq=False):
         return self.state == GONE
 
     @property
+    def may_be_gone(self) -> bool:
+        """Whether the peer disconnected, or sends no more, which may be the same."""
+        return self.state == GONE or self.connection.half_closed
+
+    @property
     def peer(self) -> str:
         """The address of the peer, without its port."""
         return self.connection.peer

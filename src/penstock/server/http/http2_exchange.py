@@ -71,6 +71,11 @@ class Http2Exchange:
         return self.state == GONE
 
     @property
+    def may_be_gone(self) -> bool:
+        """Whether the peer disconnected: over HTTP/2 this is told apart from sending no more."""
+        return self.state == GONE
+
+    @property
     def peer(self) -> str:
         """The address of the peer, without its port."""
         return self.connection.peer

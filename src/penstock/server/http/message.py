@@ -171,6 +171,10 @@ class Exchange(Protocol):
         """Whether the peer disconnected before the answer."""
 
     @property
+    def may_be_gone(self) -> bool:
+        """Whether the peer disconnected, or sends no more, which may be the same."""
+
+    @property
     def peer(self) -> str:
         """The address of the peer, without its port; empty if it has none."""
 

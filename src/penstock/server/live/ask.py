@@ -143,7 +143,7 @@ class _InnerExchange:
     """What a handler sees of a request that no connection carried."""
 
     is_head = False
-    is_gone = False
+    is_gone = may_be_gone = False
     peer = ""
 
     def __init__(self, request: Request) -> None:

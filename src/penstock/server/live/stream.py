@@ -108,6 +108,7 @@ class LiveStream:
 
     def __init__(self, call: Call, hub: Hub, addresses: list[Address], place: Place | None) -> None:
         self._context, self._grant, self._hub = call.context, call.grant, hub
+        self._session = call.session
         self._addresses, self._after = addresses, place
         self._stream = call.exchange.stream(sse.CONTENT_TYPE, sse.HEADERS)
         self._stream.on_room = self._has_room
@@ -128,12 +129,12 @@ class LiveStream:
 
     def start(self) -> None:
         """Begin to push."""
-        self._context.streams[self] = None
+        self._context.streams[self] = self._session
         self._task = self._context.spawn(self._run())
 
-    def end(self) -> None:
-        """The server stops."""
-        self._goodbye(sse.SHUTDOWN_CODE, sse.SHUTDOWN_TEXT)
+    def end(self, farewell: sse.Farewell = sse.SHUTDOWN) -> None:
+        """The server stops, or the session has ended."""
+        self._goodbye(*farewell)
 
     def tell(self, channel: Channel, event: bytes, data: bytes) -> bool:
         """Send an event; False if the viewer does not read, and got nothing."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import binascii
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -26,8 +26,17 @@ RETRY: Final = b"retry: 2000\n\n"
 HEARTBEAT: Final = b": hb\n\n"
 LEFT_OUT_NAMES_MAX: Final = 16
 """How many topics without room are named; beyond that they are only counted."""
-SHUTDOWN_CODE: Final = "server_shutting_down"
-SHUTDOWN_TEXT: Final = "the server is shutting down; connect again"
+
+
+class Farewell(NamedTuple):
+    """Why the server ends a stream: the last thing that it says."""
+
+    code: str
+    text: str
+
+
+SHUTDOWN: Final = Farewell("server_shutting_down", "the server is shutting down; connect again")
+SIGNED_OUT: Final = Farewell("unauthorized", "the session has ended: sign in again")
 
 LIVES: Final = "$epochs"
 """A key of an event's id that cannot be a topic's name."""
@@ -121,9 +130,9 @@ def unreadable_data(topic: str, error: Exception, reason: str) -> bytes:
     return encode({"code": "internal", "message": text})
 
 
-def shutdown_data() -> bytes:
-    """The data of a watch's last event when the server stops."""
-    return encode({"code": SHUTDOWN_CODE, "message": SHUTDOWN_TEXT})
+def farewell_data(farewell: Farewell) -> bytes:
+    """The data of a watch's last event when the server ends it."""
+    return encode({"code": farewell.code, "message": farewell.text})
 
 
 def work_error(code: int | str, text: str, topic: str) -> bytes:

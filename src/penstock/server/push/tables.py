@@ -166,6 +166,7 @@ class TableStream:
     ) -> None:
         self._context, self._grant, self._tables = call.context, call.grant, tables
         self._name, self._after, self._now = name, after, now
+        self._session = call.session
         self._news = _news_of(tables)
         self._stream = call.exchange.stream(sse.CONTENT_TYPE, sse.HEADERS)
         self._room = asyncio.Event()
@@ -176,14 +177,14 @@ class TableStream:
 
     def start(self) -> None:
         """Begin to push."""
-        self._context.streams[self] = None
+        self._context.streams[self] = self._session
         self._news.enter()
         self._task = self._context.spawn(self._run())
 
-    def end(self) -> None:
-        """The server stops."""
+    def end(self, farewell: sse.Farewell = sse.SHUTDOWN) -> None:
+        """The server stops, or the session has ended."""
         if not self._ended:
-            self._stream.write(_error(sse.SHUTDOWN_CODE, sse.SHUTDOWN_TEXT))
+            self._stream.write(_error(*farewell))
             self._stream.close()
             self._stop()
 

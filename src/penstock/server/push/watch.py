@@ -174,7 +174,7 @@ class WatchStream(Pusher):
     def start(self) -> None:
         """Start pushing; if that fails, the stream is closed and cleaned up."""
         self._session.streams += 1
-        self.context.streams[self] = None
+        self.context.streams[self] = self._call.session
         try:
             self._begin()
         except Exception:
@@ -194,12 +194,12 @@ class WatchStream(Pusher):
         self.begin(list(self.followers))
         self._end_if_all_gone()
 
-    def end(self) -> None:
-        """The server stops."""
+    def end(self, farewell: sse.Farewell = sse.SHUTDOWN) -> None:
+        """The server stops, or the session has ended."""
         if not self.is_over:
             self.step_out()
             event_id = self._event_id()
-            self._stream.write(sse.frame(event_id, b"error", sse.shutdown_data()))
+            self._stream.write(sse.frame(event_id, b"error", sse.farewell_data(farewell)))
             self._stream.close()
             self._close()
 

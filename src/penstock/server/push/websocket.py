@@ -78,13 +78,16 @@ class Socket(Pusher):
 
     def start(self) -> None:
         """Wait for messages."""
-        self.context.streams[self] = None
+        self.context.streams[self] = self._call.session
 
-    def end(self) -> None:
-        """The server stops."""
+    def end(self, farewell: sse.Farewell = sse.SHUTDOWN) -> None:
+        """The server stops, or the session has ended."""
         if not self.is_over:
-            self._socket.send(ws.closing(sse.SHUTDOWN_CODE, sse.SHUTDOWN_TEXT))
-            self._socket.close(_GOING_AWAY, "the server is shutting down")
+            self._socket.send(ws.closing(*farewell))
+            if farewell is sse.SHUTDOWN:
+                self._socket.close(_GOING_AWAY, "the server is shutting down")
+            else:
+                self._socket.close(_POLICY, farewell.text)
             self._close()
 
     def abort(self) -> None:
@@ -160,7 +163,7 @@ class Socket(Pusher):
 
     def _publish(self, operation: ws.PublishMessage) -> None:
         self._call.check_scopes(WRITE)
-        self._call.check_topic(operation.topic)
+        self._call.check_write(operation.topic)
         write = parse_write(operation.raw, self.engine.limits)
         if write.config is not None and operation.topic not in self.engine.registry.topics:
             if write.may_create:

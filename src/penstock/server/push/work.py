@@ -35,6 +35,8 @@ STEP_BYTES: Final = 256 * KIB
 STEP_JOBS_MAX: Final = 32
 """The limit on jobs per claim, so that little is buffered if they are larger than the mean."""
 HEARTBEAT_S: Final = 15.0
+STREAM_ENDED: Final = "the worker's stream ended"
+"""Why jobs that a worker still held were not finished."""
 _LOGGER: Final = logging.getLogger("penstock.server")
 
 
@@ -94,13 +96,13 @@ class WorkStream:
 
     def start(self) -> None:
         """Begin to push."""
-        self._context.streams[self] = None
+        self._context.streams[self] = self._call.session
         self._engine.watchers.listen(self._topic, self._on_turn)
         self._context.spawn(self._run())
 
-    def end(self) -> None:
-        """The server stops."""
-        self._say_goodbye(sse.SHUTDOWN_CODE, sse.SHUTDOWN_TEXT)
+    def end(self, farewell: sse.Farewell = sse.SHUTDOWN) -> None:
+        """The server stops, or the session has ended."""
+        self._say_goodbye(*farewell)
 
     def readings(self, _topic: Topic) -> Iterator[Reading]:
         """The worker itself: it has no place, it holds jobs."""
@@ -206,7 +208,8 @@ class WorkStream:
         fences = tuple(self._held.pop(seq) for seq in seqs)
         settle = Settle(self._request.node, tuple(seqs), fences)
         try:
-            await self._engine.queues.nack(self._topic, settle, 0, unseen=unseen)
+            queues, reason = self._engine.queues, "" if unseen else STREAM_ENDED
+            await queues.nack(self._topic, settle, 0, unseen=unseen, reason=reason)
         except PenstockError as error:
             _LOGGER.info("jobs of %r wait for their leases to end: %s", self._topic, error)
 

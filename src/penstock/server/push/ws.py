@@ -172,5 +172,5 @@ def failed(request_id: bytes, error: Exception, hide: Hide = as_it_is) -> bytes:
 
 
 def closing(code: str, text: str) -> bytes:
-    """The last message when the server stops."""
+    """The last message when the server ends the connection."""
     return b'{"op":"error","request_id":null,"code":%b,"message":%b}' % (encode(code), encode(text))

@@ -16,9 +16,10 @@ from penstock.topics.core.batch import Batch
 from penstock.topics.core.entries import Appended, Dropped  # noqa: F401  (the example above)
 from penstock.topics.core.partition import Entry
 
-_VERSION: Final = b"\x02"
-_VERSIONS: Final = (b"\x01", b"\x02")
-"""Those that can be read: version 1 has neither `Began` nor `Passed`."""
+_VERSION: Final = b"\x03"
+_VERSIONS: Final = (b"\x01", b"\x02", b"\x03")
+"""Those that can be read: version 1 has neither `Began` nor `Passed`, version 2 neither `Removed`
+nor reasons in `JobsNacked`."""
 _LARGE_BYTES: Final = 1_024
 # MessagePack: an array of seven, bytes with a four-byte length, and two nils.
 _APPENDED: Final = b"\x97"

@@ -74,6 +74,14 @@ class Deleted(Struct, frozen=True, array_like=True, tag="x"):
     match: Predicate | None
 
 
+class Removed(Struct, frozen=True, array_like=True, tag="o"):
+    """Entry: single records were taken out, such as dead letters that became jobs again."""
+
+    topic: str
+    now_ms: int
+    seqs: tuple[int, ...]
+
+
 class Configured(Struct, frozen=True, array_like=True, tag="p"):
     """Entry: the named configuration keys changed."""
 
@@ -101,7 +109,7 @@ class Skipped(Struct, frozen=True, array_like=True, tag="s"):
     head_seq: int
 
 
-TopicEntry = Appended | Deleted | Configured | Advanced | Skipped
+TopicEntry = Appended | Deleted | Removed | Configured | Advanced | Skipped
 
 
 class JobsClaimed(Struct, frozen=True, array_like=True, tag="l"):
@@ -132,7 +140,8 @@ class JobsAcked(Struct, frozen=True, array_like=True, tag="k"):
 class JobsNacked(Struct, frozen=True, array_like=True, tag="n"):
     """Entry: jobs were returned, available again from a given time.
 
-    `unseen`: they never reached a client, so their claim does not count as a delivery.
+    `unseen`: they never reached a client, so their claim does not count as a delivery. `reason` is
+    why the client did not finish them; empty if it did not say.
     """
 
     topic: str
@@ -140,6 +149,7 @@ class JobsNacked(Struct, frozen=True, array_like=True, tag="n"):
     seqs: tuple[int, ...]
     due_ms: int
     unseen: bool = False
+    reason: str = ""
 
 
 class JobsExtended(Struct, frozen=True, array_like=True, tag="e"):

@@ -1,4 +1,4 @@
-"""Claim requests, leases with their tokens, dead letters, claim windows.
+"""Claim requests, leases with their tokens, claim windows.
 
 >>> parse_token("lease_00000000000000ff"), parse_token(""), lease_token(255)
 (255, None, 'lease_00000000000000ff')
@@ -10,11 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from msgspec import Raw
-from msgspec.structs import replace
-
 from penstock.protocol.errors import InvalidRequest
-from penstock.topics.core.record import RawRecord, splice_meta, without_members
 
 _TOKEN: Final = re.compile(r"lease_([0-9a-fA-F]{1,64})")
 
@@ -71,20 +67,6 @@ def parse_token(token: str) -> int | None:
 def lease_token(fence: int) -> str:
     """The token of a lease."""
     return f"lease_{fence:016x}"
-
-
-def dead_letter(record: RawRecord, topic: str, seq: int, deliveries: int) -> RawRecord:
-    """A job as a dead letter: unchanged, with its origin added to its meta.
-
-    The origin replaces that of an earlier dead letter.
-    """
-    old = None if record.meta is None else without_members(bytes(record.meta), "$dead_letter_")
-    members = (
-        f'"$dead_letter_from":"{topic}",'
-        f'"$dead_letter_deliveries":"{deliveries}",'
-        f'"$dead_letter_src_seq":"{seq}"'
-    )
-    return replace(record, meta=Raw(splice_meta(old, members.encode())))
 
 
 class ClaimWindow:

@@ -41,6 +41,7 @@ from penstock.topics.core.entries import (
     JobsNacked,
     Passed,
     QueueEntry,
+    Removed,
     Skipped,
     SpaceCommitted,
     TopicEntry,
@@ -280,6 +281,22 @@ class Partition:
             decided = self._decide_append(topic, write, now_ms)
         return _change() if isinstance(decided, AppendResult) else decided
 
+    def decide_redrive(
+        self, name: str, seqs: Sequence[int], to: str, jobs: Batch, now_ms: int
+    ) -> DecidedChange:
+        """Move records of a topic to another one of this partition, in one change."""
+        source, target = self.topic(name), self.topic(to)
+        appended = target.decide_append(jobs, now_ms)
+        assert isinstance(appended, Appended), "only keyed writes are repeated"
+        if self._has_quota:
+            self.registry.check_total(jobs.size_bytes - sum(map(source.row.bytes_of, seqs)))
+        moved, removed = self._with_log(target, appended), source.decide_remove(seqs, now_ms)
+        return DecidedChange((*moved.entries, removed), (*moved.to_log, removed))
+
+    def decide_removal(self, name: str, seqs: Sequence[int], now_ms: int) -> DecidedChange:
+        """Take single records out of a topic."""
+        return _change(self.topic(name).decide_remove(seqs, now_ms))
+
     def change_of(self, entry: Appended | QueueEntry) -> DecidedChange:
         """The change for one entry of a topic or queue, with the part that must be logged."""
         if isinstance(entry, Appended):
@@ -508,7 +525,7 @@ class Partition:
     def _apply_in_topic(self, entry: TopicEntry) -> AppendResult | int:
         topic = self.topics[entry.topic]
         answer = topic.apply(entry)
-        if isinstance(entry, Deleted | Configured):
+        if isinstance(entry, Deleted | Removed | Configured):
             self._see_time(entry.now_ms)
         self._after_removals(topic)
         self._note_due(topic)
@@ -646,7 +663,7 @@ _BY_KIND: Final[dict[type, _Handlers]] = {
     SpaceCommitted: _Handlers(Partition._stage_committed, Partition._apply_committed),
     Configured: _Handlers(Partition._stage_configured, Partition._apply_in_topic),
     **dict.fromkeys(
-        (Deleted, Advanced, Skipped), _Handlers(_stage_nothing, Partition._apply_in_topic)
+        (Deleted, Removed, Advanced, Skipped), _Handlers(_stage_nothing, Partition._apply_in_topic)
     ),
     **dict.fromkeys(
         (JobsClaimed, JobsAcked, JobsNacked, JobsExtended),

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop, heappush, merge
 from itertools import chain, islice
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
@@ -32,7 +32,8 @@ from penstock.topics.core.entries import (
     JobsNacked,
     QueueEntry,
 )
-from penstock.topics.core.leases import ClaimRequest, JobLease, Settle, dead_letter
+from penstock.topics.core.leases import ClaimRequest, JobLease, Settle
+from penstock.topics.core.letters import Death, Failure, dead_letter, lease_ended, reason_text
 from penstock.topics.core.record import RawRecord
 from penstock.topics.core.topic import Topic
 
@@ -67,6 +68,7 @@ class QueueState(NamedTuple):
     returned: tuple[int, ...]
     deliveries: tuple[tuple[int, int], ...]
     dead_lettered: int
+    failures: tuple[tuple[int, Failure], ...] = ()
 
 
 class _Plan(NamedTuple):
@@ -74,6 +76,7 @@ class _Plan(NamedTuple):
 
     entry: int  # the number of the staged entry
     deliveries: int
+    failure: Failure | None = None
     lease: JobLease | None = None
     due_ms: int = 0
     is_finished: bool = False
@@ -93,6 +96,10 @@ class Queue:
             raise NotAQueue(topic.name)
         self.topic = topic
         self.dead_lettered = 0
+        self.finished = 0
+        """Jobs acked since the start, for rates; neither logged nor in a snapshot."""
+        self.last_finished_ms = 0
+        self.finished_rate: Any = None  # kept here for whoever looks, as a topic's rates are
         self._fresh_seq = 1  # every live seq below was claimed at least once
         self._leases: dict[int, JobLease] = {}
         self._delayed: dict[int, int] = {}  # seq -> when it is due
@@ -102,6 +109,7 @@ class Queue:
         self._entries = 0  # staged so far
         self._returned: list[int] = []  # sorted
         self._deliveries: dict[int, int] = {}
+        self._failures: dict[int, Failure] = {}  # how the last delivery of a job ended
         self._deadlines: list[tuple[int, int]] = []  # heaps of (time, seq), some stale
         self._dues: list[tuple[int, int]] = []
         self._removals_seen = topic.removals
@@ -145,6 +153,20 @@ class Queue:
         lease = self._leases.get(seq) if plan is None else plan.lease
         return None if lease is None or lease.deadline_ms < now_ms else lease
 
+    def leases(self, now_ms: int, at_most: int) -> list[JobLease]:
+        """Leases that are not over at a time, those of the longest-known jobs first."""
+        aged_seq = self.topic.aged_seq(now_ms)
+        held = (
+            lease
+            for lease in self._leases.values()
+            if lease.deadline_ms >= now_ms and lease.seq > aged_seq
+        )
+        return list(islice(held, at_most))
+
+    def next_delayed_ms(self, now_ms: int) -> int | None:
+        """In how long the next delay is over; its job may be gone by then."""
+        return max(0, self._dues[0][0] - now_ms) if self._dues else None
+
     def next_due_ms(self) -> int | None:
         """When a job may next return by time; the job may be gone by then."""
         ends = [self._deadlines[0][0] + 1] if self._deadlines else []
@@ -164,6 +186,7 @@ class Queue:
             lease = self._leases.get(seq)
             if lease is not None and lease.deadline_ms == deadline_ms:
                 del self._leases[seq]
+                self._failures[seq] = lease_ended(self._failures.get(seq))
                 back.append(seq)
         for due_ms, seq in _taken_before(self._dues, now_ms + 1):
             if self._delayed.get(seq) == due_ms:
@@ -219,7 +242,7 @@ class Queue:
 
     def letters(self, claimed: JobsClaimed) -> Batch:
         """The dead letters of a claim."""
-        return Batch.of([self._dead_letter(seq) for seq in claimed.dead])
+        return Batch.of([self._dead_letter(seq, claimed.now_ms) for seq in claimed.dead])
 
     def decide_ack(self, settle: Settle, now_ms: int) -> tuple[JobsAcked, list[int]]:
         """Decide which jobs are finished; also return the seqs that the node does not hold."""
@@ -228,12 +251,19 @@ class Queue:
         return JobsAcked(self.topic.name, now_ms, held), skipped
 
     def decide_nack(
-        self, settle: Settle, now_ms: int, delay_ms: int, *, unseen: bool = False
+        self,
+        settle: Settle,
+        now_ms: int,
+        delay_ms: int,
+        *,
+        unseen: bool = False,
+        reason: str = "",
     ) -> tuple[JobsNacked, list[int]]:
         """Decide which jobs are returned; also return the seqs that the node does not hold."""
         now_ms = self.topic.time_of(now_ms)
         held, skipped = self._held(settle, now_ms)
-        return JobsNacked(self.topic.name, now_ms, held, now_ms + delay_ms, unseen), skipped
+        due_ms = now_ms + delay_ms
+        return JobsNacked(self.topic.name, now_ms, held, due_ms, unseen, reason), skipped
 
     def decide_extend(
         self, settle: Settle, now_ms: int, lease_ms: int
@@ -271,24 +301,33 @@ class Queue:
         """What an entry will do to each of its jobs."""
         match entry:
             case JobsClaimed():
-                leases = entry.leases
+                now_ms = entry.now_ms
                 dead = [(seq, _Plan(number, 0, is_finished=True)) for seq in entry.dead]
-                return dead + [(each.seq, _Plan(number, each.deliveries, each)) for each in leases]
+                return dead + [
+                    (
+                        each.seq,
+                        _Plan(number, each.deliveries, self._failure_of(each.seq, now_ms), each),
+                    )
+                    for each in entry.leases
+                ]
             case JobsAcked():
                 return [(seq, _Plan(number, 0, is_finished=True)) for seq in entry.seqs]
             case JobsNacked():
-                back = _Plan(number, 0, due_ms=entry.due_ms)
-                counts = [self._deliveries_of(seq) - entry.unseen for seq in entry.seqs]
-                pairs = zip(entry.seqs, counts, strict=True)
-                return [(seq, back._replace(deliveries=count)) for seq, count in pairs]
+                return [(seq, self._planned_nack(seq, entry, number)) for seq in entry.seqs]
             case JobsExtended():
                 held = [(seq, self.lease_of(seq)) for seq in entry.seqs]
                 until_ms = entry.deadline_ms
                 return [
-                    (seq, _Plan(number, lease.deliveries, lease._replace(deadline_ms=until_ms)))
+                    (seq, _Plan(number, lease.deliveries, self._failure_of(seq, 0), longer))
                     for seq, lease in held
                     if lease is not None
+                    for longer in [lease._replace(deadline_ms=until_ms)]
                 ]
+
+    def _planned_nack(self, seq: int, entry: JobsNacked, number: int) -> _Plan:
+        failure = self._failure_of(seq, 0) if entry.unseen else entry.reason or None
+        deliveries = self._deliveries_of(seq) - entry.unseen
+        return _Plan(number, deliveries, failure, due_ms=entry.due_ms)
 
     def apply(self, entry: QueueEntry) -> None:
         """Apply the next durable entry, the oldest staged one; in replay nothing is staged.
@@ -305,6 +344,8 @@ class Queue:
                 self.dead_lettered += len(entry.dead)
                 self._finish(entry.dead)
             case JobsAcked():
+                self.finished += len(entry.seqs)
+                self.last_finished_ms = entry.now_ms
                 self._finish(entry.seqs)
             case JobsNacked():
                 self._nack(entry)
@@ -342,6 +383,7 @@ class Queue:
             tuple(self._returned),
             tuple(sorted(self._deliveries.items())),
             self.dead_lettered,
+            tuple(sorted(self._failures.items())),
         )
 
     @classmethod
@@ -355,6 +397,7 @@ class Queue:
         queue._dues = sorted((due_ms, seq) for seq, due_ms in state.delayed)
         queue._returned = list(state.returned)
         queue._deliveries = dict(state.deliveries)
+        queue._failures = dict(state.failures)
         queue.dead_lettered = state.dead_lettered
         for lease in state.leases:
             queue._lease(lease)
@@ -374,6 +417,7 @@ class Queue:
         for seq in seqs:
             self._leave(seq)
             self._deliveries.pop(seq, None)
+            self._failures.pop(seq, None)
             self.topic.remove(seq)
 
     def _lease(self, lease: JobLease) -> None:
@@ -396,6 +440,10 @@ class Queue:
             self._leave(seq)
             if entry.unseen:
                 self._uncount(seq)
+            elif entry.reason:
+                self._failures[seq] = entry.reason
+            else:
+                self._failures.pop(seq, None)
             if entry.due_ms > entry.now_ms:
                 self._delayed[seq] = entry.due_ms
                 heappush(self._dues, (entry.due_ms, seq))
@@ -471,6 +519,14 @@ class Queue:
         plan = self._plans.get(seq)
         return self._deliveries.get(seq, 0) if plan is None else plan.deliveries
 
+    def _failure_of(self, seq: int, now_ms: int) -> Failure | None:
+        """How the last delivery of a job ended as of a time, staged entries included."""
+        plan = self._plans.get(seq)
+        failure = self._failures.get(seq) if plan is None else plan.failure
+        lease = self._leases.get(seq) if plan is None else plan.lease
+        is_over = lease is not None and lease.deadline_ms < now_ms
+        return lease_ended(failure) if is_over else failure
+
     def _held(self, settle: Settle, now_ms: int) -> tuple[tuple[int, ...], list[int]]:
         """Split seqs into those that the node holds, without duplicates, and all others."""
         held: dict[int, None] = {}
@@ -500,20 +556,21 @@ class Queue:
         self._earliest_seq = end_seq
         if only_oldest and end_seq - first_seq <= len(self._deliveries):
             for seq in range(first_seq, end_seq):
-                for kept in (self._leases, self._delayed, self._deliveries):
+                for kept in (self._leases, self._delayed, self._deliveries, self._failures):
                     kept.pop(seq, None)
             del self._returned[: bisect_left(self._returned, end_seq)]
             return
         has = topic.has
-        for kept in (self._leases, self._delayed, self._deliveries):
+        for kept in (self._leases, self._delayed, self._deliveries, self._failures):
             for seq in [seq for seq in kept if not has(seq)]:
                 del kept[seq]
         self._returned = [seq for seq in self._returned if has(seq)]
 
-    def _dead_letter(self, seq: int) -> RawRecord:
+    def _dead_letter(self, seq: int, now_ms: int) -> RawRecord:
         record = self.topic.get(seq)
         assert record is not None, "only live jobs wait"
-        return dead_letter(record, self.topic.name, seq, self._deliveries_of(seq))
+        reason = reason_text(self._failure_of(seq, now_ms))
+        return dead_letter(record, Death(self.topic.name, seq, self._deliveries_of(seq), reason))
 
 
 def jobs_of(entry: QueueEntry) -> tuple[int, ...]:

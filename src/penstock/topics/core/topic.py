@@ -12,7 +12,7 @@ see nothing that is too old by then.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from penstock.kernel.errors import Corrupt
@@ -26,6 +26,7 @@ from penstock.topics.core.entries import (
     Configured,
     Deleted,
     FeedMark,
+    Removed,
     Skipped,
     TopicEntry,
 )
@@ -274,6 +275,10 @@ class Topic:
         check_selector(before_seq, match)
         return Deleted(self.name, self.time_of(now_ms), self.next_seq, before_seq, match)
 
+    def decide_remove(self, seqs: Sequence[int], now_ms: int) -> Removed:
+        """Decide to take out single records; those that are gone by then are passed over."""
+        return Removed(self.name, self.time_of(now_ms), tuple(seqs))
+
     def decide_configure(self, changes: Changes, now_ms: int) -> Configured:
         """Decide a change of configuration. Nothing of the topic may be staged meanwhile."""
         check_change(self.name, self.config, changes)
@@ -317,6 +322,8 @@ class Topic:
                 return self.apply_append(entry)
             case Deleted():
                 return self._apply_deleted(entry)
+            case Removed():
+                return self._apply_removed(entry)
             case Configured():
                 return self._apply_configured(entry)
             case Advanced():
@@ -439,6 +446,13 @@ class Topic:
             self.row.drop_through(bound_seq - 1)
         self.removals += 1
         return before - self.count
+
+    def _apply_removed(self, entry: Removed) -> int:
+        self.pass_time(entry.now_ms)
+        removed = sum(self.row.remove(seq) for seq in entry.seqs)
+        self.removals += 1
+        self.scattered_removals += 1
+        return removed
 
     def _apply_configured(self, entry: Configured) -> int:
         self._held_ms = None

@@ -39,6 +39,7 @@ from penstock.topics.core.entries import (
     Dropped,
     JobsAcked,
     JobsClaimed,
+    Removed,
     SpaceCommitted,
 )
 from penstock.topics.core.partition import DecidedChange, Entry, Partition
@@ -48,6 +49,7 @@ from penstock.topics.core.registry import Registry
 from penstock.topics.core.topic import AppendResult, Topic, check_selector
 from penstock.topics.engine.admission import Admission
 from penstock.topics.engine.forwarder import Forwarder, RouterCommands
+from penstock.topics.engine.letters import LetterCommands
 from penstock.topics.engine.options import EngineOptions
 from penstock.topics.engine.passing import Passing
 from penstock.topics.engine.queues import QueueCommands
@@ -157,6 +159,9 @@ class Engine:
             clock=self.clock,
             touch=self.recency.touch,
             mark=self.turns.mark,
+        )
+        self.letters = LetterCommands(
+            self.registry, self.writers, self.forwarder, self.cold, self.clock
         )
         self.spaces = SpaceCommands(
             self.registry,
@@ -540,8 +545,12 @@ class Engine:
                 self.recency.forget(name)
                 self.queues.forget(name)
                 self.turns.mark(name)
-            elif kind is Deleted or kind is JobsAcked or kind is Configured or kind is JobsClaimed:
+            elif kind in _MAKE_ROOM:
                 self.forwarder.made_room(entry.topic)  # type: ignore[union-attr]
+
+
+_MAKE_ROOM: Final = frozenset({Deleted, Removed, JobsAcked, Configured, JobsClaimed})
+"""Entries after which a router may deliver what its destination had no room for."""
 
 
 def _finish_write(done: OnWritten, change: DecidedChange, outcome: list[Any] | Exception) -> None:

@@ -95,14 +95,17 @@ class QueueCommands:
         return await self._settle(name, entry, skipped)
 
     async def nack(
-        self, name: str, settle: Settle, delay_ms: int, *, unseen: bool = False
+        self, name: str, settle: Settle, delay_ms: int, *, unseen: bool = False, reason: str = ""
     ) -> Settled:
         """Return jobs, available again at once or after a delay.
 
-        `unseen` jobs never reached the claimer and do not count as delivered.
+        `unseen` jobs never reached the claimer and do not count as delivered. `reason` is why the
+        others were not finished.
         """
         queue = await self._queue(name)
-        entry, skipped = queue.decide_nack(settle, self._clock.now_ms(), delay_ms, unseen=unseen)
+        entry, skipped = queue.decide_nack(
+            settle, self._clock.now_ms(), delay_ms, unseen=unseen, reason=reason
+        )
         settled = await self._settle(name, entry, skipped)
         self._mark(name)
         return settled

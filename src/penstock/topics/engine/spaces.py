@@ -84,12 +84,17 @@ class PastCommit(NamedTuple):
 
 
 class CommitHistory(NamedTuple):
-    """Commits that wrote an entity, oldest first. Not `complete` if older ones were evicted."""
+    """Commits that wrote an entity, oldest first. Not `complete` if older ones were evicted.
+
+    `base` is the document before the newest commits as JSON, `null` if there was none; None if it
+    is not known or was not asked for.
+    """
 
     rows: list[PastCommit]
     head_seq: int
     more: bool
     complete: bool
+    base: bytes | None = None
 
 
 class PageRequest(NamedTuple):
@@ -220,9 +225,12 @@ class SpaceCommands:
         return EntityList(views, head_seq, False)
 
     async def history(
-        self, name: str, entity: str, after_seq: int = 0, limit: int = 100
+        self, name: str, entity: str, after_seq: int = 0, limit: int = 100, *, newest: bool = False
     ) -> CommitHistory:
-        """The commits that wrote an entity, as far as their records still exist."""
+        """The commits that wrote an entity, as far as their records still exist.
+
+        The first ones after a seq or, with `newest`, the last ones and the document before them.
+        """
         space = self._space(name, None)
         topic, history = space.topic, space.core.histories.get(check_entity_id(entity))
         if history is None:
@@ -230,15 +238,25 @@ class SpaceCommands:
         earliest_seq = topic.earliest_seq
         seqs = [seq for seq in history if seq >= earliest_seq and seq > after_seq]
         rows: list[PastCommit] = []
-        complete = history[0] >= earliest_seq
+        complete, more = history[0] >= earliest_seq, len(seqs) > limit and not newest
+        seqs = seqs[-limit:] if newest else seqs[:limit]
+        base = await self._base(space, entity, seqs[0]) if newest and seqs else None
         with self._cold.hold() as hold:
-            for seq in seqs[:limit]:
+            for seq in seqs:
                 slot = await self._slot(space, seq, hold)
                 if slot is not None:
                     ts_ms, record = slot
                     commit = commit_of(record)
                     rows.append(PastCommit(seq, ts_ms, commit))
-        return CommitHistory(rows, topic.head_seq, len(seqs) > limit, complete)
+        return CommitHistory(rows, topic.head_seq, more, complete, base)
+
+    async def _base(self, space: TopicSpace, entity: str, seq: int) -> bytes | None:
+        """An entity before a commit, `null` if it did not exist; None if that is gone."""
+        try:
+            view = await self._view(space, entity, seq - 1)
+        except PastGone:
+            return None
+        return b"null" if view is None else view.document
 
     # Helpers
 

@@ -22,6 +22,7 @@ from penstock.protocol.config import TopicConfig
 from penstock.topics.core.cold_row import ColdBlock, PackedRun, Tags, packed_run
 from penstock.topics.core.entries import FeedMark
 from penstock.topics.core.leases import JobLease
+from penstock.topics.core.letters import Failure
 from penstock.topics.core.partition import Partition
 from penstock.topics.core.queue import Queue, QueueState
 from penstock.topics.core.record_row import RecordRow
@@ -120,6 +121,7 @@ class KeptQueue(Struct, frozen=True, array_like=True, tag="Q"):
     delayed: list[tuple[int, int]] = []
     returned: list[int] = []
     deliveries: list[tuple[int, int]] = []
+    failures: list[tuple[int, Failure]] = []
 
 
 class KeptEnd(Struct, frozen=True, array_like=True, tag="E"):
@@ -323,6 +325,7 @@ class Restoring:
             delayed=(*before.delayed, *entry.delayed),
             returned=(*before.returned, *entry.returned),
             deliveries=(*before.deliveries, *entry.deliveries),
+            failures=(*before.failures, *entry.failures),
         )
 
     def _take_space(self, entry: KeptSpace) -> None:
@@ -443,6 +446,8 @@ def _queue(state: QueueState) -> Iterator[Kept]:
         yield KeptQueue(fresh_seq, dead_lettered, returned=returned)
     for deliveries in _parts(state.deliveries):
         yield KeptQueue(fresh_seq, dead_lettered, deliveries=deliveries)
+    for failures in _parts(state.failures):
+        yield KeptQueue(fresh_seq, dead_lettered, failures=failures)
 
 
 def _parts(items: Sequence[_T]) -> Iterator[list[_T]]:

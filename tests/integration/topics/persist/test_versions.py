@@ -2,6 +2,8 @@
 
 `fixtures/version_1.tar.xz` was made before entries of version 2 existed: logs, snapshots, cold
 segments and a backup of two partitions, cleanly closed, and `expected.json` with what was in them.
+`fixtures/version_2.tar.xz` was made before nacks had reasons: two queues with leases, delays and
+dead letters of one topic, half in snapshots and half in the log behind them.
 """
 
 from __future__ import annotations
@@ -21,10 +23,12 @@ from penstock.topics.core.codec import decode_entries
 from penstock.topics.core.entries import Began
 from penstock.topics.core.read import ReadRequest
 from penstock.topics.engine.engine import Engine
+from penstock.topics.engine.letters import Choice
 from penstock.topics.persist.backup import restore
 from tests.integration.topics.node import node, on_a_loop, write
 
-FIXTURE = Path(__file__).parent / "fixtures" / "version_1.tar.xz"
+FIXTURES = Path(__file__).parent / "fixtures"
+FIXTURE = FIXTURES / "version_1.tar.xz"
 
 
 class FixedClock(SystemClock):
@@ -130,3 +134,26 @@ async def test_the_first_entry_of_a_start_is_that_it_began(unpacked: Path) -> No
             (began,) = decode_entries(first.payload)
             assert isinstance(began, Began)
             assert (began.term, began.member, began.skipped_seqs) == (1, 7, 0)
+
+
+@on_a_loop
+async def test_queues_of_version_2_are_read_as_they_were_and_their_letters_go_back(
+    tmp_path: Path,
+) -> None:
+    with tarfile.open(FIXTURES / "version_2.tar.xz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    expected = json.loads((tmp_path / "expected.json").read_text())
+    del expected["topics"]["dead0"]["meta"]
+    deliveries, clock = expected.pop("deliveries"), FixedClock(expected["now_ms"])
+    for _ in range(2):  # as it was, and after a start of this version
+        async with node(tmp_path / "data", partitions=2, boot_id="fixture", clock=clock) as engine:
+            assert await seen(engine) == expected
+            for name, counts in deliveries.items():
+                state = engine.writer(name).partition.queue(name).state()
+                assert [[*each] for each in state.deliveries] == counts
+                assert state.failures == ()
+            assert await engine.compact() == 2
+    async with node(tmp_path / "data", partitions=2, boot_id="fixture", clock=clock) as engine:
+        for name in ("near", "far"):
+            assert len((await engine.letters.redrive(name, Choice())).seqs) == 4
+        assert engine.topic("dead0").count == 0

@@ -21,10 +21,12 @@ from penstock.topics.core.batch import Batch, WriteRequest
 from penstock.topics.core.codec import decode_entries, encode_entries
 from penstock.topics.core.entries import Began, JobsClaimed, Passed
 from penstock.topics.core.leases import ClaimRequest, Settle
+from penstock.topics.core.letters import death_of, redriven
 from penstock.topics.core.partition import DecidedChange, Partition
 from penstock.topics.core.predicate import Predicate
 from penstock.topics.core.read import ReadRequest
 from penstock.topics.core.record import make_record
+from penstock.topics.core.record_row import Slot
 from penstock.topics.core.registry import Registry
 from penstock.topics.core.router import RouterConfig
 from penstock.topics.core.topic import AppendResult
@@ -43,6 +45,13 @@ LOGS: Final = ("a", "b")
 QUEUES: Final = ("q", "r")
 NAMES: Final = (*LOGS, *QUEUES)
 STEPS: Final = 40
+MORTAL: Final[dict[str, Any]] = {
+    "type": "queue",
+    "leases_durable": True,
+    "max_deliveries": 1,
+    "dead_letter": "a",
+}
+"""A queue whose jobs die soon."""
 
 
 class History:
@@ -56,6 +65,7 @@ class History:
         self.compared = 0
         self.looked_through = 0  # reads that saw less than the applied state has
         self.tokens = 0
+        self.redriven = 0
 
     @property
     def leader(self) -> Partition:
@@ -67,7 +77,7 @@ class History:
         commands: list[Callable[[], None]] = [
             *[self.write] * 5, self.create, self.configure, self.delete, self.drop, self.route,
             *[self.step] * 2, *[self.claim] * 3, *[self.settle] * 4, self.passes, self.begin,
-            self.fail,
+            self.fail, *[self.redrive] * 3, self.discard,
         ]  # fmt: skip
         for _ in range(steps):
             self.now_ms += self.random.choice((0, 1, 3, 9, 30))
@@ -86,7 +96,7 @@ class History:
         records = [self.record() for _ in range(self.random.randint(1, 3))]
         key = self.random.choice((None, None, "k", "l"))
         name = self.random.choice(NAMES)
-        config = {"type": "queue", "leases_durable": True} if name in QUEUES else None
+        config = MORTAL if name in QUEUES else None
         write = WriteRequest(Batch.of(records), key, config=config)
         decided = self.leader.decide_write(name, write, self.now_ms)
         if not isinstance(decided, AppendResult):
@@ -110,8 +120,8 @@ class History:
             )
         )
         if name in QUEUES:
-            body |= {"type": "queue", "leases_durable": True, "max_deliveries": 2}
-            body["dead_letter"] = self.random.choice((None, "a"))
+            body |= MORTAL | {"max_deliveries": self.random.choice((1, 2))}
+            body["dead_letter"] = self.random.choice((None, "a", "a"))
         self.commit()  # decided while nothing is staged, as in the engine
         self.stage(self.leader.decide_config(name, body, self.now_ms))
         if self.random.random() < 0.5:
@@ -160,7 +170,8 @@ class History:
 
     def settle(self) -> None:
         queue = self.leader.queue(self.random.choice(QUEUES))
-        seqs = self.random.sample(range(1, 12), 4)
+        held = [lease.seq for lease in queue.leases(self.now_ms, 9)]
+        seqs = self.random.sample([*range(1, 12), *held], 4)
         settle = Settle(self.random.choice("mn"), tuple(seqs))
         kind = self.random.randrange(4)
         entry: Any
@@ -170,9 +181,33 @@ class History:
             entry, _ = queue.decide_extend(settle, self.now_ms, self.random.choice((1, 30)))
         else:
             delay_ms, unseen = self.random.choice((0, 7, 40)), self.random.random() < 0.3
-            entry, _ = queue.decide_nack(settle, self.now_ms, delay_ms, unseen=unseen)
+            reason = self.random.choice(("", "late", "broken"))
+            entry, _ = queue.decide_nack(
+                settle, self.now_ms, delay_ms, unseen=unseen, reason=reason
+            )
         if entry.seqs:
             self.stage(self.leader.change_of(entry))
+
+    def redrive(self) -> None:
+        """Dead letters go back, decided while nothing is staged, as in the engine."""
+        self.commit()
+        to = self.random.choice((*QUEUES, "b"))
+        letters = {slot.seq: slot.record for slot in self.letters()}
+        if letters:
+            jobs = Batch.of([redriven(letter) for letter in letters.values()])
+            self.stage(self.leader.decide_redrive("a", [*letters], to, jobs, self.now_ms))
+            self.redriven += len(letters)
+
+    def discard(self) -> None:
+        seqs = [slot.seq for slot in self.letters()]
+        seqs += self.random.sample(range(1, 20), 2)  # which may be gone, or not be letters
+        self.stage(self.leader.decide_removal("a", seqs, self.now_ms))
+
+    def letters(self) -> list[Slot]:
+        topic = self.leader.topic("a")
+        aged_seq = topic.aged_seq(self.now_ms)
+        found = [slot for slot in topic.live(aged_seq, topic.head_seq) if death_of(slot.record)]
+        return self.random.sample(found, self.random.randint(min(1, len(found)), len(found)))
 
     def passes(self) -> None:
         entries = (Passed(self.now_ms),)
@@ -185,7 +220,7 @@ class History:
             skipped_seqs = self.random.choice((0, 2))
             entries = (Began(self.leader.term + 1, 0, self.now_ms, skipped_seqs),)
             self.stage(DecidedChange(entries, entries))
-            self.commit()
+            self.commit()  # a node serves only after that
 
     def fail(self) -> None:
         """The log fails: nothing that is staged ever was."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from penstock.topics.core.partition import Partition
 from penstock.topics.core.queue import Queue
@@ -15,7 +16,7 @@ from tests.property.topics.core.replicas import History
 
 @pytest.mark.parametrize("first", range(0, 60, 20))
 def test_replicas_are_equal_after_every_entry_whatever_is_read_on_each(first: int) -> None:
-    compared = looked_through = 0
+    compared = looked_through = redriven = 0
     for seed in range(first, first + 20):
         history = History(seed)
         try:
@@ -24,8 +25,22 @@ def test_replicas_are_equal_after_every_entry_whatever_is_read_on_each(first: in
             raise AssertionError(f"History({seed}).run()") from error
         compared += history.compared
         looked_through += history.looked_through
+        redriven += history.redriven
     assert compared > 20 * 10, "too little was committed to tell anything"
     assert looked_through > 10, "time was to have passed that no entry told of"
+    assert redriven > 0, "no job died and was made a job again"
+
+
+def test_a_reason_that_is_not_in_the_entries_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Were the reason of a nack kept by the leader alone, its replicas would differ."""
+    apply = Queue._nack
+
+    def forgetful(self: Queue, entry: Any) -> None:
+        apply(self, entry if self._entries else replace(entry, reason=""))
+
+    monkeypatch.setattr(Queue, "_nack", forgetful)
+    with pytest.raises(AssertionError):
+        run_many(60)
 
 
 def run_many(histories: int) -> None:

@@ -273,3 +273,80 @@ def test_a_wrong_cookie_is_no_key():
                 assert answer.status == 401
 
     run(test)
+
+
+async def opened(client: Client, path: str, **headers: str) -> FakeExchange:
+    """A stream that a page of the server opens."""
+    exchange = client.start("GET", path, accept="text/event-stream", **headers)
+    await until(lambda: exchange.live is not None)
+    return exchange
+
+
+async def streams_of(client: Client, **headers: str) -> list[FakeExchange]:
+    """One stream of each kind."""
+    made = await client.ask("POST", "/v0/watch", {"topics": {"a.t": {}}}, **headers)
+    paths = (made.json["stream_url"], "/v0/live?on=/topics/a.t", "/v0/topics/a.q/work?node=n")
+    found = [await opened(client, path, **headers) for path in paths]
+    return [*found, client.start("GET", "/v0/ws", upgrade="websocket", **headers)]
+
+
+def is_closed(exchange: FakeExchange) -> bool:
+    return bool(exchange.live.closed)
+
+
+async def with_streams(client: Client) -> tuple[dict[str, str], list[FakeExchange]]:
+    """The headers of a page that signed in, and its streams."""
+    await client.engine.put_topic("a.t", {})
+    await client.engine.put_topic("a.q", {"type": "queue"})
+    cookie, _ = await sign_in(client)
+    headers = {"cookie": cookie}
+    return headers, await streams_of(client, **headers)
+
+
+def test_signing_out_ends_the_streams_of_that_session_and_of_no_other():
+    async def test() -> None:
+        async with serving(keys=KEYS, site=SITE) as client:
+            mine, streams = await with_streams(client)
+            other, _ = await sign_in(client)
+            others = await streams_of(client, cookie=other)
+            others += await streams_of(client, authorization="Bearer root")
+            assert not any(map(is_closed, streams + others))
+            assert (await client.ask("DELETE", "/v0/session", **mine)).json["ended"]
+            assert all(map(is_closed, streams))
+            assert not any(map(is_closed, others))
+            told = b"".join(exchange.live.text for exchange in streams[:3])
+            assert told.count(b"the session has ended: sign in again") == 3
+            assert streams[3].live.code == 1008
+            await until(lambda: client.application.context.caps.streams == len(others))
+
+    run(test)
+
+
+def test_the_streams_of_a_session_end_with_it_after_twelve_hours():
+    async def test() -> None:
+        clock = ManualClock()
+        async with serving(keys=KEYS, site=SITE, clock=clock) as client:
+            client.application.context.sampler.stop()
+            _, streams = await with_streams(client)
+            clock.advance(SESSION_MS - 1)
+            client.application.context.sampler.sample(0.0)
+            assert not any(map(is_closed, streams))
+            clock.advance(1)
+            client.application.context.sampler.sample(0.0)
+            assert all(map(is_closed, streams))
+
+    run(test)
+
+
+def test_a_session_that_ended_is_told_of_once():
+    sessions = Sessions(sessions_max=1)
+    sessions.open("a", GRANT, 0)
+    assert sessions.take_ended(0) == set()
+    sessions.open("b", GRANT, 0)
+    assert len(sessions.take_ended(0)) == 1
+    found = sessions.find(["b"], 0)
+    assert found is not None
+    sessions.end(found)
+    sessions.end(found)
+    assert sessions.take_ended(0) == {found.digest}
+    assert sessions.take_ended(0) == set()

@@ -124,3 +124,35 @@ def test_a_key_held_to_prefixes_sees_and_counts_its_own_spaces_only() -> None:
         assert (await listed(client, authorization=root))["count"] == 2
 
     on(test, keys="root,reader:read:a.")
+
+
+def test_the_newest_commits_of_an_entity_come_with_the_document_before_them() -> None:
+    async def test(client: Client) -> None:
+        await commit(client, "s", 1, {"entity": "a", "set": {"n": 0, "kept": True}})
+        for number in range(2, 8):
+            await commit(client, "s", number, {"entity": "a", "patch": {"n": number}}, put("b"))
+        path = "/v0/spaces/s/entities/a/history"
+        found = (await client.ask("GET", f"{path}?last=3")).json
+        assert [row["seq"] for row in found["commits"]] == [5, 6, 7]
+        assert (found["base"], found["next"]) == ({"n": 4, "kept": True}, None)
+        everything_ = (await client.ask("GET", f"{path}?last=1000")).json
+        assert (len(everything_["commits"]), everything_["base"]) == (7, None)
+        oldest = (await client.ask("GET", f"{path}?limit=3")).json
+        assert [row["seq"] for row in oldest["commits"]] == [1, 2, 3]
+        assert "base" not in oldest
+        assert (await client.ask("GET", f"{path}?last=0")).status == 400
+
+    on(test)
+
+
+def test_a_document_whose_commits_are_gone_is_not_made_up() -> None:
+    async def test(client: Client) -> None:
+        await commit(client, "s", 1, {"entity": "a", "set": {"n": 0}})
+        for number in range(2, 6):
+            await commit(client, "s", number, {"entity": "a", "patch": {"n": number}})
+        await client.engine.put_topic("s", {"cap_records": 2})
+        found = (await client.ask("GET", "/v0/spaces/s/entities/a/history?last=40")).json
+        assert [row["seq"] for row in found["commits"]] == [4, 5]
+        assert (found["complete"], "base" in found) == (False, False)
+
+    on(test)

@@ -162,6 +162,13 @@ class Peer:
             self.transport.protocol.data_received(data)
         self.loop.run()
 
+    def stop_sending(self) -> None:
+        """The peer shuts down its sending side, or is gone: nobody can tell."""
+        self.transport.reading = False
+        if not self.transport.protocol.eof_received():
+            self.transport.close()
+        self.loop.run()
+
     def go(self) -> None:
         """The peer goes away."""
         self.transport.closing = True

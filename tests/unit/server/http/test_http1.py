@@ -5,6 +5,7 @@ import json
 import logging
 import zlib
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -697,3 +698,108 @@ def test_a_body_is_let_go_with_its_answer_though_the_exchange_is_kept():
         peer.send(post("/", b"x" * size))
     assert len(peer.answers()) == 3
     assert [exchange.request.body for exchange in kept] == [b""] * 3
+
+
+def keeping() -> tuple[Peer, list[Any]]:
+    """A peer of an application that keeps exchanges, and does not ask to be told of their end."""
+    kept: list[Any] = []
+    return Peer(kept.append), kept
+
+
+def test_a_client_that_stops_sending_gets_the_answer_that_is_due():
+    peer, kept = keeping()
+    peer.send(get("/slow"))
+    peer.stop_sending()
+    assert not peer.transport.closing
+    kept[0].reply(200, b"{}")
+    peer.loop.run()
+    assert [answer.status for answer in peer.answers()] == [200]
+    assert peer.transport.lost
+
+
+def test_a_client_that_stops_sending_gets_the_answers_to_all_that_it_sent():
+    peer, kept = keeping()
+    peer.send(get("/a") + post("/b", b"1") + get("/c") + b"GET /half HTTP/1.1\r\nHo")
+    peer.stop_sending()
+    for _ in range(3):
+        assert not peer.transport.closing
+        kept[-1].reply(200, b"{}")
+        peer.loop.run()
+    assert [each.request.path for each in kept] == ["/a", "/b", "/c"]
+    assert len(peer.answers()) == 3
+    assert peer.transport.lost
+
+
+def test_a_large_answer_is_sent_to_the_end():
+    peer, kept = keeping()
+    peer.send(get("/large"))
+    peer.stop_sending()
+    peer.transport.stuck = True
+    kept[0].reply(200, b"x" * 500_000)
+    peer.loop.run()
+    assert not peer.transport.lost
+    peer.transport.unstick()
+    assert len(peer.answers()[0].body) == 500_000
+    assert peer.transport.lost
+
+
+def test_a_request_that_ends_its_connection_is_answered_too():
+    peer, kept = keeping()
+    peer.send(get("/slow", "Connection: close"))
+    peer.stop_sending()
+    kept[0].reply(200, b"{}")
+    peer.loop.run()
+    assert len(peer.answers()) == 1
+    assert peer.transport.lost
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET / HTT", post("/", b"12345")[:-1]])
+def test_a_client_that_stops_sending_before_a_request_is_whole_is_gone(sent):
+    peer, _ = keeping()
+    if sent:
+        peer.send(sent)
+    peer.stop_sending()
+    assert peer.transport.lost
+
+
+def test_a_request_that_waits_for_data_ends_at_once():
+    peer, kept = keeping()
+    peer.send(get("/wait"))
+    told = []
+    kept[0].on_gone = lambda: told.append(True)
+    peer.stop_sending()
+    assert (told, peer.transport.lost) == ([True], True)
+    assert kept[0].is_gone
+
+
+@pytest.mark.parametrize("begins", ["before", "after"])
+def test_a_stream_ends_at_once(begins):
+    peer, kept = keeping()
+    peer.send(get("/events"))
+    lost = []
+
+    def begin() -> None:
+        live = kept[0].stream()
+        live.on_gone = lambda: lost.append(True)
+
+    if begins == "before":
+        begin()
+        peer.loop.run()
+    peer.stop_sending()
+    if begins == "after":
+        assert kept[0].may_be_gone
+        begin()
+        peer.loop.run()
+    assert (lost, peer.transport.lost) == ([True], True)
+
+
+def test_a_body_that_is_still_inflated_is_answered():
+    peer = Peer(echo)
+    peer.send(post("/zipped", gzip.compress(b"1" * 2_000_000), "Content-Encoding: gzip")[:-1])
+    assert peer.transport.reading
+    peer.transport.protocol.data_received(
+        post("/zipped", gzip.compress(b"1" * 2_000_000), "Content-Encoding: gzip")[-1:]
+    )
+    peer.stop_sending()
+    assert [answer.status for answer in peer.answers()] == [200]
+    assert peer.transport.lost

@@ -583,6 +583,21 @@ def test_a_job_whose_claimer_goes_before_the_answer_was_not_delivered():
     run(go)
 
 
+def test_a_claimer_that_sends_no_more_gets_no_jobs_as_it_may_be_gone():
+    async def go():
+        async with serving() as client:
+            await client.ask("PUT", "/v0/topics/q", {"type": "queue"})
+            await client.write("q", "a")
+            asked = client.start("POST", "/v0/topics/q/claim", {"node": "n"})
+            asked.half_closed = True
+            await until(lambda: asked.status is not None)
+            assert (asked.json["claimed"], asked.json["ready"]) == ([], 1)
+            again = (await client.ask("POST", "/v0/topics/q/claim", {"node": "m"})).json["claimed"]
+            assert [(job["$seq"], job["deliveries"]) for job in again] == [(1, 1)]
+
+    run(go)
+
+
 def test_a_worker_of_a_queue_that_is_gone_is_told():
     async def go():
         async with serving() as client:

@@ -26,6 +26,7 @@ from penstock.topics.core.entries import (
     JobsExtended,
     JobsNacked,
     Passed,
+    Removed,
     Skipped,
     SpaceCommitted,
 )
@@ -54,6 +55,8 @@ EVERY_KIND: list[Entry] = [
     JobsAcked("t", 5, (1, 2)),
     JobsNacked("t", 5, (), 9),
     JobsNacked("t", 5, (1,), 9, unseen=True),
+    JobsNacked("t", 5, (1,), 9, reason="it is too läte"),
+    Removed("t", 5, (1, MOST)),
     JobsExtended("t", 5, (1,), 9),
     RouterStored(RouterConfig("r", "s", "d", filter=Predicate("x", prefix=False)), 1, 7),
     RouterRemoved("r", "d"),
@@ -90,6 +93,11 @@ def test_what_was_given_back_before_it_could_be_unseen_was_seen() -> None:
     assert again == JobsNacked("t", 5, (1,), 9)
 
 
+def test_a_nack_of_version_2_had_no_reason() -> None:
+    version_2 = msgspec.msgpack.encode([["n", "t", 5, [1], 9, True]])
+    assert decode_entries(b"\x02" + version_2) == [JobsNacked("t", 5, (1,), 9, True, "")]
+
+
 def test_the_entries_of_one_commit_come_back_in_order() -> None:
     assert decode_entries(encode_entries(EVERY_KIND)) == EVERY_KIND
     assert decode_entries(encode_entries([])) == []
@@ -121,7 +129,7 @@ def test_a_configuration_holds_only_what_the_log_can_hold() -> None:
     [
         b"",
         b"\x00",
-        b"\x03" + encode_entries([Dropped("t")])[1:],
+        b"\x04" + encode_entries([Dropped("t")])[1:],
         b"\x01",
         b"\x01\xc1",
         encode_entries([Dropped("t")])[:-1],

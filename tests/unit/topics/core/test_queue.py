@@ -12,7 +12,7 @@ from penstock.protocol.config import TopicConfig
 from penstock.protocol.errors import NotAQueue
 from penstock.topics.core.batch import Batch
 from penstock.topics.core.entries import Appended, JobsAcked, JobsClaimed, TopicEntry
-from penstock.topics.core.leases import ClaimRequest, Settle
+from penstock.topics.core.leases import ClaimRequest, JobLease, Settle
 from penstock.topics.core.queue import (
     CLAIMED_BYTES_MAX,
     DEAD_LETTER_BYTES_MAX,
@@ -424,3 +424,89 @@ def test_leases_and_delays_can_be_over_all_at_once() -> None:
         (1, 2), (2, 2), (3, 2), (4, 2), (5, 1),
     ]  # fmt: skip
     assert queue.counts(60) == (0, 5, 0), "what was due once is not any more"
+
+
+def reason_of_death(queue: Queue, now_ms: int) -> str | None:
+    """Claim a job that was delivered too often; why it died, according to its letter."""
+    claimed = queue.decide_claim([ClaimRequest("n", 1, 1_000)], now_ms, token=9)
+    (letter,) = queue.letters(claimed).records
+    return json.loads(bytes(letter.meta or b"")).get("$dead_letter_reason")
+
+
+def mortal(count: int = 1, max_deliveries: int = 2) -> Queue:
+    return make_queue(count, dead_letter="dead", max_deliveries=max_deliveries, leases_durable=True)
+
+
+def fail(queue: Queue, now_ms: int, reason: str = "", **more: Any) -> None:
+    entry, _ = queue.decide_nack(Settle("n", (1,)), now_ms, 0, reason=reason, **more)
+    queue.apply(entry)
+
+
+def test_a_dead_letter_has_the_reason_of_the_last_delivery() -> None:
+    queue = mortal()
+    for reason in ("the first", "the last"):
+        claim(queue, 0)
+        fail(queue, 0, reason)
+    assert reason_of_death(queue, 0) == "the last"
+
+
+def test_a_job_that_was_returned_without_a_reason_dies_without_one() -> None:
+    queue = mortal()
+    for reason in ("the first", ""):
+        claim(queue, 0)
+        fail(queue, 0, reason)
+    assert reason_of_death(queue, 0) is None
+
+
+@pytest.mark.parametrize("applied", [True, False], ids=["time has passed", "nothing was written"])
+def test_leases_that_end_are_a_reason_too(applied: bool) -> None:
+    queue = mortal()
+    claim(queue, 0)
+    claim(queue, 2_000)
+    if applied:
+        queue.pass_time(4_000)
+    assert reason_of_death(queue, 4_000) == "the lease ended 2 times"
+
+
+def test_a_lease_that_ends_after_a_reason_is_the_last_one() -> None:
+    queue = mortal()
+    claim(queue, 0)
+    fail(queue, 0, "why")
+    claim(queue, 0)
+    assert reason_of_death(queue, 4_000) == "the lease ended once"
+
+
+def test_a_delivery_that_was_not_seen_does_not_change_the_reason() -> None:
+    queue = mortal(max_deliveries=1)
+    claim(queue, 0)
+    fail(queue, 0, "why")
+    assert [*queue.state().failures] == [(1, "why")]
+    claimed = JobsClaimed("q", 0, (JobLease(1, "n", 5, 1_000, 2),))
+    queue.apply(claimed)
+    fail(queue, 0, unseen=True)
+    assert [*queue.state().failures] == [(1, "why")]
+
+
+def test_a_staged_nack_is_the_reason_of_a_death_decided_on_it() -> None:
+    queue = mortal(max_deliveries=1)
+    claim(queue, 0)
+    queue.stage(queue.decide_nack(Settle("n", (1,)), 0, 0, reason="why")[0])
+    assert reason_of_death(queue, 0) == "why"
+    queue.abandon()
+    assert reason_of_death(queue, 4_000) == "the lease ended once"
+
+
+def test_reasons_are_forgotten_with_their_jobs_and_survive_a_snapshot() -> None:
+    queue = mortal(4, max_deliveries=9)
+    claim(queue, 0, jobs_max=4)
+    entry, _ = queue.decide_nack(Settle("n", (1, 2, 3)), 0, 0, reason="why")
+    queue.apply(entry)
+    queue.pass_time(4_000)
+    assert queue.state().failures == ((1, "why"), (2, "why"), (3, "why"), (4, 1))
+    again = Queue.restored(queue.topic, queue.state())
+    assert again.state() == queue.state()
+    claim(queue, 4_000)
+    ack(queue, 4_000, 1)
+    change(queue, queue.topic.decide_remove((2,), 4_000))
+    change(queue, queue.topic.decide_delete(4_000, before_seq=4))
+    assert queue.state().failures == ((4, 1),)

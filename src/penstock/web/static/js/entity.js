@@ -100,6 +100,7 @@ function Edit({ entity, space, id }) {
 /** @param {{commit: any}} props */
 function Difference({ commit: one }) {
   if (one.after === null) return html`<span class="c-bad">deleted</span>`;
+  if (one.before === undefined || one.after === undefined) return html`${one.writes.flatMap((/** @type {any} */ write) => Object.entries(write.set ?? write.patch ?? {})).map((/** @type {[string, any]} */ [key, value], /** @type {number} */ i) => html`${i ? ", " : ""}${key} ${value === null ? "removed" : typed(value)}`)}`;
   if (one.before === null) return html`<span>created with ${Object.keys(one.after ?? {}).length} members</span>`;
   const patch = patchOf(one.before, one.after);
   return html`${Object.keys(patch).map((key, i) => html`${i ? ", " : ""}${key} ${Object.hasOwn(one.before, key) ? html`<s class="muted">${typed(one.before[key])}</s> ` : ""}${Object.hasOwn(one.after, key) ? typed(one.after[key]) : "removed"}`)}`;
@@ -112,7 +113,7 @@ function View({ twin }) {
     setPast(null);
     if (at) api("GET", `/v0/spaces/${encodeURIComponent(space)}/entities/${encodeURIComponent(id)}?at=${encodeURIComponent(at)}`).then((answer) => setPast(answer.ok ? answer.data : { error: answer.error }));
   }, [at]);
-  const found = versions(commits?.commits ?? []).reverse(), last = found[0];
+  const found = versions(commits?.commits ?? [], commits?.base).reverse(), last = found[0];
   const head = html`<h1 class="mono">${space} / ${id}</h1><${Chip} kind="water">entity<//>`;
   if (!entity || entity.error) return html`<div class="titlebar">${head}</div><section class="card"><${Missing} of=${entity} what="This entity" /></section><${Cmd} text=${command("penstock", "entity", "set", space, id, '{"name": "value"}')} />`;
   return html`<div class="titlebar">${head}<span class="lead">seq ${grouped(entity.seq)}${last ? html` · changed ${span(now() - last.ts)} ago by ${last.session === session ? "you" : last.session}${found[1] ? `, before that by ${found[1].session === session ? "you" : found[1].session}` : ""}` : null}</span></div>

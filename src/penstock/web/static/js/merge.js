@@ -56,13 +56,16 @@ export const rebased = (base, mine, theirs) => patched(theirs, patchOf(base, min
 /** The JSON Pointer of a member. @param {string} key */
 export const pointer = (key) => `/${key.replaceAll("~", "~0").replaceAll("/", "~1")}`;
 
-/** The commits of an entity with the document before and after each, oldest first. @param {any[]} commits @returns {any[]} */
-export function versions(commits) {
-  /** @type {any} */
-  let doc = null;
+/**
+ * The commits of an entity with the document before and after each, oldest first. Undefined is a document that is not known:
+ * the commits that made it are gone, and a patch of it shows what it wrote only.
+ * @param {any[]} commits @param {any} base the document before them, null if there was none @returns {any[]}
+ */
+export function versions(commits, base) {
+  let doc = base;
   return commits.map((commit) => {
     const before = doc;
-    for (const write of commit.writes) doc = write.delete ? null : Object.hasOwn(write, "set") ? write.set : patched(doc, write.patch);
+    for (const write of commit.writes) doc = write.delete ? null : Object.hasOwn(write, "set") ? write.set : doc === undefined ? undefined : patched(doc, write.patch);
     return { ...commit, before, after: doc };
   });
 }

@@ -2,44 +2,66 @@
 import { Chart, SHORT_RANGES, spanOf } from "./chart.js";
 import { backlog, command, count, exact, grouped, ms, rate, some, span } from "./format.js";
 import { api, now } from "./live.js";
-import { Card, Chip, Cmd, Deed, html, Icon, Missing, outcome, Said, Stat, useAddress, useCollected, useState, Why } from "./parts.js";
+import { Card, Chip, Cmd, Deed, html, Icon, Missing, Stat, useAddress, useCollected, useState, Why } from "./parts.js";
 import { mount } from "./shell.js";
 
 const deeds = () => import("./deeds.js");
 
-/** Letters become jobs again, all in one commit. @param {string} queue @param {any} body */
-const redrive = (queue, body) => api("POST", `/v0/queues/${encodeURIComponent(queue)}/redrive`, body);
+/** @typedef {{seqs: number[]}|{reason: string}} Which */
+/** What a command calls the letters that are chosen. @param {Which} which */
+const flags = (which) => ("seqs" in which ? which.seqs.flatMap((seq) => ["--seq", seq]) : ["--reason", which.reason]);
+/** @param {{skipped: number[], more: boolean}} data */
+const rest = (data) => `${data.skipped.length ? ` ${some(data.skipped.length, "letter")} not there any more, or held by a worker.` : ""}${data.more ? " More of them wait: do it again." : ""}`;
 
-/** A log drops its oldest records only: what is discarded is all up to the newest that is chosen. @param {any} queue @param {number[]} chosen */
-function discard(queue, chosen) {
-  const last = Math.max(...chosen), gone = queue.letters.filter((/** @type {any} */ letter) => letter.seq <= last).length;
-  return deeds().then((module) => module.ask({
-    title: `Discard dead letters of ${queue.queue}`, button: `Discard ${some(gone, "letter")}`, icon: "trash-2", bad: true, scope: "delete", type: queue.dead_letter,
-    text: `Every record of ${queue.dead_letter} up to seq ${grouped(last)} goes: ${some(gone, "letter")} of those shown. This cannot be undone.`,
-    line: () => command("penstock", "topic", "delete", queue.dead_letter, "--before-seq", last + 1),
-    act: () => api("POST", `/v0/topics/${encodeURIComponent(queue.dead_letter)}/delete`, { before_seq: last + 1 }),
-    done: (answer) => `${some(answer.data.deleted, "record")} went.`,
-  }));
-}
+/** Letters become jobs again, all in one commit. @param {any} queue @param {Which} which @param {number} count @param {() => void} after */
+const replay = (queue, which, count, after) => deeds().then((module) => module.ask({
+  title: `Replay dead letters of ${queue.queue}`, button: `Replay ${some(count, "letter")}`, icon: "refresh-cw", scope: "write",
+  text: `${some(count, "letter")} ${count === 1 ? "becomes a job" : "become jobs"} of ${queue.queue} again, all or none, and ${count === 1 ? "leaves" : "leave"} ${queue.dead_letter}. If one dies again, it says so.`,
+  line: () => command("penstock", "queue", "redrive", queue.queue, ...flags(which)),
+  act: () => api("POST", `/v0/queues/${encodeURIComponent(queue.queue)}/redrive`, which),
+  done: (answer) => `${some(answer.data.moved, "letter")} moved to ${answer.data.to}.${rest(answer.data)}`, after,
+}));
+
+/** @param {any} queue @param {Which} which @param {number} count @param {() => void} after */
+const discard = (queue, which, count, after) => deeds().then((module) => module.ask({
+  title: `Discard dead letters of ${queue.queue}`, button: `Discard ${some(count, "letter")}`, icon: "trash-2", bad: true, scope: "delete", type: queue.dead_letter,
+  text: `${some(count, "letter")} of ${queue.dead_letter} ${count === 1 ? "goes" : "go"} for ever. This cannot be undone.`,
+  line: () => command("penstock", "queue", "discard", queue.queue, ...flags(which)),
+  act: () => api("POST", `/v0/queues/${encodeURIComponent(queue.queue)}/discard`, which),
+  done: (answer) => `${some(answer.data.discarded, "letter")} went.${rest(answer.data)}`, after,
+}));
+
+/** What the address calls the reason of letters without one; nothing stands for all letters. */
+const NONE = "-";
+
+/** Letters by reason: fix the cause once, then replay all of it. @param {{queue: any, reason: string, setReason: (reason: string) => void}} props */
+const Reasons = ({ queue, reason, setReason }) => html`<div class="row" role="group" aria-label="Reasons">${queue.reasons.map((/** @type {any} */ one) => {
+  const value = one.reason ?? NONE;
+  return html`<button type="button" class="chip" key=${value} aria-pressed=${reason === value} onClick=${() => setReason(reason === value ? "" : value)}>${one.reason ?? "no reason given"} · ${grouped(one.count)}</button>`;
+})}</div>`;
+
+/** @param {{letter: any, queue: any, chosen: boolean, flip: () => void}} props */
+const Letter = ({ letter, queue, chosen, flip }) => html`<tr class=${chosen ? "on" : ""}><td><input type="checkbox" aria-label="Choose ${letter.seq}" checked=${chosen} onChange=${flip} /></td>
+  <td class="num mono"><a class="link" href="/topics/${encodeURIComponent(queue.dead_letter)}?seq=${letter.seq}">${grouped(letter.seq)}</a></td><td class="hidep">${letter.tag ? html`<span class="tag">${letter.tag}</span>` : ""}</td>
+  <td class="num nowrap">${letter.deliveries ?? "–"}${letter.redrives ? html` <${Chip} kind="slow" title="It was replayed ${some(letter.redrives, "time")}, and died again">again · ${letter.redrives}<//>` : null}</td>
+  <td class="mono soft"><span class="two">${letter.reason ?? "no reason given"}</span></td><td class="num nowrap" title=${exact(letter.ts)}>${span(now() - letter.ts)}</td></tr>`;
 
 /** @param {{queue: any}} props */
 function Letters({ queue }) {
-  const [chosen, setChosen] = useState(/** @type {Set<number>} */ (new Set())), [reason, setReason] = useAddress("reason"), [said, setSaid] = useState(/** @type {any} */ (null));
-  const letters = queue.letters.filter((/** @type {any} */ letter) => !reason || (letter.reason ?? "") === reason);
+  const [chosen, setChosen] = useState(/** @type {Set<number>} */ (new Set())), [reason, setReason] = useAddress("reason");
+  const group = queue.reasons.find((/** @type {any} */ one) => (one.reason ?? NONE) === reason);
+  const letters = queue.letters.filter((/** @type {any} */ letter) => !group || (letter.reason ?? NONE) === reason);
   const seqs = letters.map((/** @type {any} */ letter) => letter.seq).filter((/** @type {number} */ seq) => chosen.has(seq));
   const flip = (/** @type {number} */ seq) => setChosen(new Set(chosen.has(seq) ? [...chosen].filter((one) => one !== seq) : [...chosen, seq]));
-  const all = seqs.length === letters.length && letters.length > 0;
-  const replay = async () => {
-    const answer = await redrive(queue.queue, { seqs });
-    setSaid(outcome(answer, answer.ok ? `${some(answer.data.moved, "letter")} moved to ${answer.data.to} in one commit${answer.data.skipped.length ? `, ${answer.data.skipped.length} were not there any more` : ""}.` : ""));
-    if (answer.ok) setChosen(new Set());
-  };
-  if (!queue.dead) return html`<${Card} title="Dead letters" flush><p class="none">None. A job that is delivered ${queue.max_deliveries ? `${queue.max_deliveries} times` : "without end"} ${queue.max_deliveries ? `without being finished goes to ${queue.dead_letter ?? "a dead letter topic, if one is set"}` : "is never given up"}.</p><${Said} said=${said} /><//>`;
-  return html`<section class="card" aria-label="Dead letters"><header><h2>Dead letters</h2><span class="sub">those of one reason together: fix it once, replay all of it</span><span class="sp"></span>
-      ${seqs.length ? html`<${Deed} scope="delete" icon="x" act=${() => discard(queue, seqs)}>Discard<//><${Deed} scope="write" kind="go" icon="refresh-cw" act=${replay}>Replay ${seqs.length} to ${queue.queue}<//>` : null}</header>
-    <div class="body stack">${queue.reasons.length > 1 ? html`<div class="row">${queue.reasons.map((/** @type {any} */ one) => html`<button type="button" class="chip" key=${one.reason} aria-pressed=${reason === (one.reason ?? "")} onClick=${() => setReason(reason === (one.reason ?? "") ? "" : (one.reason ?? ""))}>${one.reason ?? "no reason given"} · ${one.count}</button>`)}</div>` : null}<${Said} said=${said} /></div>
+  const all = seqs.length === letters.length && letters.length > 0, clear = () => setChosen(new Set());
+  /** What the buttons are about: what is chosen, else all of a reason. @type {[Which, number]|null} */
+  const which = seqs.length ? [{ seqs }, seqs.length] : group ? [{ reason: group.reason ?? "" }, group.count] : null;
+  if (!queue.dead) return html`<${Card} title="Dead letters" flush><p class="none">None. A job that is delivered ${queue.max_deliveries ? `${queue.max_deliveries} times` : "without end"} ${queue.max_deliveries ? `without being finished goes to ${queue.dead_letter ?? "a dead letter topic, if one is set"}` : "is never given up"}.</p><//>`;
+  return html`<section class="card" aria-label="Dead letters"><header><h2>Dead letters</h2><span class="sub">${letters.length < (group?.count ?? queue.dead) ? `the newest ${letters.length} of ${grouped(group?.count ?? queue.dead)}` : some(letters.length, "letter")}</span><span class="sp"></span>
+      ${which ? html`<${Deed} scope="delete" icon="trash-2" act=${() => discard(queue, ...which, clear)}>Discard ${which[1]}<//><${Deed} scope="write" kind="go" icon="refresh-cw" act=${() => replay(queue, ...which, clear)}>Replay ${which[1]}<//>` : null}</header>
+    <div class="body"><${Reasons} queue=${queue} reason=${reason} setReason=${setReason} /></div>
     <div class="scroll" tabindex="0" role="group" aria-label="Rows"><table><thead><tr><th><input type="checkbox" aria-label="Choose all" checked=${all} onChange=${() => setChosen(new Set(all ? [] : letters.map((/** @type {any} */ letter) => letter.seq)))} /></th><th class="num">seq</th><th class="hidep">tag</th><th class="num">tries</th><th>last reason</th><th class="num">age</th></tr></thead>
-      <tbody>${letters.map((/** @type {any} */ letter) => html`<tr key=${letter.seq} class=${chosen.has(letter.seq) ? "on" : ""}><td><input type="checkbox" aria-label="Choose ${letter.seq}" checked=${chosen.has(letter.seq)} onChange=${() => flip(letter.seq)} /></td><td class="num mono"><a class="link" href="/topics/${encodeURIComponent(queue.dead_letter)}?seq=${letter.seq}">${grouped(letter.seq)}</a></td><td class="hidep">${letter.tag ? html`<span class="tag">${letter.tag}</span>` : ""}</td><td class="num nowrap">${letter.deliveries ?? "–"}${letter.redriven ? html` <${Chip} kind="slow" title="It was replayed before, and died again">again<//>` : null}</td><td class="mono soft"><span class="two">${letter.reason ?? "no reason given"}</span></td><td class="num nowrap" title=${exact(letter.ts)}>${span(now() - letter.ts)}</td></tr>`)}</tbody></table></div></section>`;
+      <tbody>${letters.map((/** @type {any} */ letter) => html`<${Letter} key=${letter.seq} letter=${letter} queue=${queue} chosen=${chosen.has(letter.seq)} flip=${() => flip(letter.seq)} />`)}</tbody></table></div></section>`;
 }
 
 /** @param {{queue: any}} props */
@@ -47,7 +69,7 @@ const Workers = ({ queue }) => html`<${Card} title="Workers" sub="${some(queue.w
   ${queue.workers.map((/** @type {any} */ one) => html`<div class="watcher" key=${one.node}><span class="mono">${one.node}</span><span class="num">${some(one.leases, "job")}</span><span class="num soft" title=${exact(one.next_deadline)}>${span(one.next_deadline - now())} left</span></div>`)}
   ${queue.workers.length ? null : html`<p class="muted">Nobody holds a lease.</p>`}
   ${queue.leases.length ? html`<div class="sep"><div class="watcher head"><span>leased job</span><span class="num">try</span><span class="num">ends in</span></div>${queue.leases.slice(0, 12).map((/** @type {any} */ one) => html`<div class="watcher" key=${one.seq}><span class="mono">${grouped(one.seq)} <span class="muted">${one.node}</span></span><span class="num">${one.deliveries}</span><span class="num soft">${span(one.deadline - now())}</span></div>`)}</div>` : null}
-  <div class="tops"><${Cmd} text=${command("penstock", "topic", "show", queue.queue)} /></div><//>`;
+  <div class="tops"><${Cmd} text=${command("penstock", "queue", "show", queue.queue)} /></div><//>`;
 
 /** @param {{twin: any}} props */
 function View({ twin }) {
