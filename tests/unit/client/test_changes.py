@@ -28,7 +28,8 @@ GIVEN: dict[str, Any] = {
     "commit": COMMIT, "count": 1, "delay_ms": 0, "directory": "d", "entity": "e", "force": False,
     "idempotency_key": None, "jobs": [1], "key": (), "lease_ms": 1, "lenient": False, "limit": 1,
     "name": "a", "node": "n", "offset": 0, "options": {}, "prefix": "p", "query": "SELECT 1",
-    "queue": "q",    "records": [1], "return_seqs": True, "router": "r", "schema": "a INT", "snapshot": None,
+    "queue": "q", "records": [1], "return_seqs": True, "router": "r", "schema": "a INT",
+    "snapshot": None,
     "space": "s", "stage": "parse", "text": "SELECT 1", "topic": "t", "url": None,
     "verb": "pause", "wait_ms": 0, "writes": {"t": [1]},
 }  # fmt: skip

@@ -335,8 +335,9 @@ def test_jobs_come_until_the_stream_is_lost_and_then_on():
     assert server.seen[0].target == "/v0/topics/q/work?node=me&max=3&lease_ms=60000"
     assert settled == [
         ("/v0/topics/q/ack", {"node": "me", "seqs": [1], "lease_ids": ["lease_1"]}),
-        ("/v0/topics/q/nack", {"node": "me", "seqs": [2], "lease_ids": ["lease_2"]}),
-    ]
+        ("/v0/topics/q/nack", {"node": "me", "seqs": [2], "lease_ids": ["lease_2"],
+                               "reason": "ZeroDivisionError"}),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", ["work", "watch"])
