@@ -121,6 +121,8 @@ class RowIndex:
         self._bytes_max = bytes_max
         self._open: OrderedDict[str, FileCopy] = OrderedDict()
         self._is_checked = False
+        self._unseen_max = 0
+        """How many bytes may be added before the directory is looked at again."""
 
     def copy_of(
         self,
@@ -156,7 +158,9 @@ class RowIndex:
         except OSError:  # no room
             shutil.rmtree(place, ignore_errors=True)
             return whole
-        self._make_room(name)
+        self._unseen_max -= rows.nbytes
+        if self._unseen_max < 0:
+            self._make_room(name)
         return _opened(place) or whole
 
     def _forget_other_boots(self) -> None:
@@ -169,7 +173,12 @@ class RowIndex:
                     shutil.rmtree(other, ignore_errors=True)
 
     def _make_room(self, newest: str) -> None:
-        """Delete the copies that were used longest ago until the rest fits."""
+        """Delete the copies that were used longest ago until the rest fits.
+
+        A look at all of them takes a tenth of a second where there are thousands, so it is not
+        taken for every new one. Other processes add to the directory too: each may use an eighth
+        of the room that it found.
+        """
         held = []
         with suppress(OSError):
             for place in self._directory.iterdir():
@@ -179,10 +188,11 @@ class RowIndex:
         total = sum(size for _, size, _ in held)
         for _, size, place in sorted(held):
             if total <= self._bytes_max:
-                return
+                break
             if place.name != newest:
                 shutil.rmtree(place, ignore_errors=True)
                 total -= size
+        self._unseen_max = (self._bytes_max - total) // 8
 
 
 def order_of(rows: pa.Table) -> RowOrder:

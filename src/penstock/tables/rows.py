@@ -367,7 +367,7 @@ NOTE_COMMIT: Final = """UPDATE penstock_refresh_history
 INSERT_CHOICE: Final = "INSERT INTO penstock_refresh_choices VALUES (?, ?, ?, ?)"
 """job_id, table_name, finished_at, choice."""
 SELECT_CHOICES: Final = """SELECT choice FROM penstock_refresh_choices WHERE table_name = ?
-    ORDER BY finished_at DESC, job_id DESC LIMIT 20"""
+    ORDER BY finished_at DESC, job_id DESC LIMIT 100"""
 MENDED_BY_HAND: Final = """SELECT t.name FROM penstock_tables t
     JOIN penstock_frontiers f ON f.table_name = t.name AND f.job_id < 0
     JOIN penstock_refresh_history h ON h.table_name = t.name AND h.job_id = f.job_id

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -246,18 +245,13 @@ def _mentions(sql: str, view: str) -> int:
 
 def compiled_query(task: RefreshTask, changes: Mapping[str, InputChange]) -> Compiled:
     """The query, differentiated; raises `MustBeFull` if that is not possible."""
-    columns = tuple((name, change.columns) for name, change in sorted(changes.items()))
+    columns = {name: change.columns for name, change in changes.items()}
     try:
-        return _compiled(task.definition.query, columns)
+        return compile_query(task.definition.query, columns)
     except NotDifferentiable as error:
         is_volatile = error.detail.get("cause") == Cause.VOLATILE
         reason = ReasonCode.VOLATILE if is_volatile else ReasonCode.NOT_DIFFERENTIABLE
         raise MustBeFull(reason, error.message) from error
-
-
-@lru_cache(maxsize=1_024)
-def _compiled(query: str, columns: tuple[tuple[str, tuple[str, ...]], ...]) -> Compiled:
-    return compile_query(query, dict(columns))
 
 
 def delta_frame(

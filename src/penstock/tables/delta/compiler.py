@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
+from penstock.protocol.errors import NotDifferentiable
 from penstock.tables.delta.algebra import Node, children, expressions, relations, used, walk
 from penstock.tables.delta.front import RESERVED, qualified
 from penstock.tables.delta.lower import Lowering
@@ -85,7 +87,28 @@ def compile_query(
 
     `columns` are those of each relation that it reads, by the names of `read_sources`. `output` are
     the names of the result's columns if they are known: Spark names expressions without an alias.
+    Compiling takes milliseconds, and a refresh asks several times: the last thousand are kept.
     """
+    known = tuple((name, tuple(columns[name])) for name in sorted(columns))
+    found = _compiled(query, known, None if output is None else tuple(output))
+    if isinstance(found, Compiled):
+        return found
+    raise NotDifferentiable(found.message, **found.detail)
+
+
+@lru_cache(maxsize=1_024)
+def _compiled(
+    query: str, columns: tuple[tuple[str, tuple[str, ...]], ...], output: tuple[str, ...] | None
+) -> Compiled | NotDifferentiable:
+    try:
+        return _compile(query, dict(columns), output)
+    except NotDifferentiable as error:
+        return error.with_traceback(None)
+
+
+def _compile(
+    query: str, columns: Mapping[str, Sequence[str]], output: Sequence[str] | None
+) -> Compiled:
     source = qualified(query, columns)
     lowering = Lowering(source)
     found = lowering.query(source.tree, {})

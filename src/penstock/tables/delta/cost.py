@@ -39,6 +39,11 @@ MARGIN: Final = 0.9
 MEMORY: Final = 5
 """How many refreshes of a way are remembered; their median counts."""
 FACTOR_MAX: Final = 200.0
+FADES: Final = 0.97
+"""What is left of what was learned of a way after a refresh by the other one.
+
+A way that takes three times as long is tried again after 36 refreshes, which costs 5 % over them.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,15 +111,20 @@ def choose(facts: Workload, factors: Mapping[Mode, float], *, only: Mode | None 
 def learned(past: Iterable[Mapping[str, Any]]) -> dict[Mode, float]:
     """By how much each way took longer than its plain estimate, from choices on record.
 
-    `past` are choices with their measured times, newest first.
+    `past` are choices with their measured times, newest first. A way that was not taken for a while
+    counts for less with every refresh since, so that it is tried again one day: what it took may
+    be that of a cold JVM, or of a table that has changed since. The more the two ways differ, the
+    longer that takes.
     """
     ratios: dict[Mode, list[float]] = {}
-    for entry in past:
+    since: dict[Mode, int] = {}
+    for place, entry in enumerate(past):
         measured = entry.get("measured_ms")
         mode = Mode(entry["mode"])
         known = ratios.setdefault(mode, [])
         if measured is None or len(known) >= MEMORY:
             continue
+        since.setdefault(mode, place)
         plain = estimates(Workload(**entry["workload"]))[mode]
         known.append(min(FACTOR_MAX, max(1 / FACTOR_MAX, measured / plain)))
-    return {mode: median(found) for mode, found in ratios.items() if found}
+    return {mode: median(found) * FADES ** since[mode] for mode, found in ratios.items() if found}

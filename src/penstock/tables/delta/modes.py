@@ -13,7 +13,6 @@ True
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
 from typing import NamedTuple
 
 from penstock.protocol.errors import NotDifferentiable
@@ -41,15 +40,8 @@ class Differentiation(NamedTuple):
 
 def differentiation(query: str, columns: Mapping[str, Sequence[str]]) -> Differentiation:
     """Whether a query can be refreshed from changes alone; `columns` are those of its sources."""
-    return _differentiation(query, tuple((name, tuple(columns[name])) for name in sorted(columns)))
-
-
-@lru_cache(maxsize=1_024)
-def _differentiation(
-    query: str, columns: tuple[tuple[str, tuple[str, ...]], ...]
-) -> Differentiation:
     try:
-        return Differentiation(compile_query(query, dict(columns)))
+        return Differentiation(compile_query(query, columns))
     except NotDifferentiable as error:
         reason = ReasonCode.NOT_DIFFERENTIABLE
         if error.detail["cause"] in _TIME_DEPENDENT:
