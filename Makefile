@@ -63,7 +63,7 @@ demo: env-run ## show the product at work (DEMO_ARGS="--seconds 10")
 
 test: env-dev ## run every check and every test that is not slow
 test: GOAL := checks
-test-slow: env-dev ## run the tests that take half a minute or more each: kills, soaks, whole demos
+test-slow: env-dev ## run the tests that take ten seconds or more each: kills, soaks, whole demos
 test-slow: GOAL := MARKED=slow slow-checks
 test test-slow:
 	@status=0; reports="$$(mktemp -d)"; \

@@ -53,8 +53,17 @@ def test_a_page_can_be_followed_from_a_checkout(page, checkout):
     follow(page, Story(checkout, checkout / ".venv" / "run" / "bin"))
 
 
+LONG = ("pipelines.md", "spark-topics.md", "tables.md", "up.md")
+"""Pages that start Spark, some of them twice."""
+
+
 @pytest.mark.parametrize(
-    "page", [page for page in HOW_TO if page != CLUSTER], ids=lambda page: page.name
+    "page",
+    [
+        pytest.param(page, id=page.name, marks=[pytest.mark.slow] if page.name in LONG else [])
+        for page in HOW_TO
+        if page != CLUSTER
+    ],
 )
 def test_a_how_to_can_be_followed(page, tmp_path):
     follow(page, Story(tmp_path, Path(sys.executable).parent, environ=ENVIRON))

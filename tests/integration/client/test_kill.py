@@ -85,6 +85,7 @@ class Watching:
             self.found += [record.data for record in event.records]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("durability", ["disk", "fsync"])
 def test_whatever_a_writer_sends_lands_once_and_every_watch_sees_it_once(server, durability):
     seed = seeds(1)[0]

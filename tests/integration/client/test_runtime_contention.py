@@ -107,6 +107,7 @@ def test_fifty_writers_raise_one_count_to_exactly_a_thousand(server):
         assert any(report.outcome == "conflict" for report in contention.reports)
 
 
+@pytest.mark.slow
 def test_a_server_that_is_killed_changes_nothing_about_that(server):
     settings = settings_of(server.address.url)
     with seeded(seeds(1)[0]) as random:

@@ -145,6 +145,7 @@ def test_fifty_writers_add_twenty_each_to_one_entity(tmp_path: Path) -> None:
         check_counter(client, 1_000, writers.seqs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", seeds(1))
 def test_no_increment_is_lost_or_doubled_when_the_server_is_killed(
     tmp_path: Path, seed: int

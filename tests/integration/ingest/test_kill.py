@@ -11,6 +11,7 @@ from tests.integration.ingest.place import run
 KILLS = 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", seeds(1))
 def test_every_acknowledged_message_is_there_once_whatever_was_killed(tmp_path, server, url, seed):
     with seeded(seed) as random:

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from penstock.log.store import LogStore
 from penstock.log.stores.segment import open_segment
 from penstock.testing import seeded, seeds
@@ -41,6 +43,7 @@ def entries_of(store: LogStore, partition: int) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_whatever_a_killed_log_had_acknowledged_is_there_in_order_and_once(tmp_path: Path) -> None:
     acknowledged: list[dict[int, str]] = [{} for _ in range(PARTITIONS)]
     total = 0

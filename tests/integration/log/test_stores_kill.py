@@ -117,6 +117,7 @@ def check(store: LogStore, acknowledged: Stands, tried: Stands) -> None:
         assert all(entry.payload == payload(partition, entry.index) for entry in found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "kills"), [("segment", 220), ("flying", 200), ("sqlite", 30), ("rocksdb", 30)]
 )

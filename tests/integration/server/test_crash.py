@@ -13,6 +13,7 @@ from penstock.testing import seeded, seeds
 from tests.integration.server.crash.runs import SMALL_FILES, crash, snapshots_in
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", seeds(1))
 def test_whatever_a_killed_server_had_answered_holds(tmp_path: Path, seed: int) -> None:
     with seeded(seed) as random:

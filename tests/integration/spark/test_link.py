@@ -6,12 +6,15 @@ import gc
 import os
 import signal
 
+import pytest
+
 from penstock.spark.link import SparkLink
 from tests.integration.spark.one import OPTIONS
 from tests.integration.tables.node import children_of
 from tests.waiting import wait_until
 
 
+@pytest.mark.slow
 def test_a_jvm_that_was_killed_is_followed_by_another_at_once() -> None:
     link = SparkLink(OPTIONS)
     try:

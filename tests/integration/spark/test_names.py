@@ -8,6 +8,7 @@ from random import Random
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from sqlglot import tokenize
 
 from penstock.kernel.errors import Rejected
@@ -60,6 +61,7 @@ def is_refused_for_a_name(query: str) -> bool:
     return False
 
 
+@pytest.mark.slow
 def test_spark_agrees_with_the_lists_of_what_is_accepted_and_what_is_refused(
     spark: Any, lake: Catalog
 ) -> None:

@@ -19,6 +19,7 @@ from tests.integration.tables.place import Place
 KILLS = int(os.environ.get("PENSTOCK_KILLS") or 4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", seeds(1))
 def test_killed_at_any_moment_nothing_is_lost_twice_or_leaked(
     places: Callable[..., Place], kind: str, seed: int

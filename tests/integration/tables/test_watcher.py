@@ -10,6 +10,8 @@ import pytest
 from penstock.lake.compact import CompactionPolicy, compact
 from penstock.lake.expire import expire
 from penstock.tables.positions import Positions
+from penstock.tables.worker.claim import ClaimedUnit
+from penstock.tables.worker.inputs import Inputs, UnitRun
 from tests.integration.tables.place import Place
 
 EVERY = "20ms"
@@ -70,6 +72,36 @@ def test_a_gate_holds_back_what_reads_it_and_nothing_else(serial: Place) -> None
     skips = serial.lake.query("SELECT DISTINCT unit_key, reason FROM penstock_skips")
     assert ("table:a", "gated") in skips
     assert ("table:b", "gated") not in skips
+
+
+def test_a_gate_holds_back_a_job_that_was_claimed_before_it(
+    serial: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warehouse, begin, gated = serial.warehouse, Inputs.begin, []
+    serial.write("raw", [1])
+    serial.write("other", [1])
+
+    def late(self: Inputs, claimed: ClaimedUnit) -> UnitRun:
+        if claimed.job.members == ("a",) and not gated:
+            gated.append("raw")
+            warehouse.gate("raw", "being repaired")
+            serial.write("raw", [2])
+        return begin(self, claimed)
+
+    warehouse.create("a", "SELECT id FROM raw", schedule=EVERY)
+    warehouse.create("b", "SELECT id FROM other", schedule=EVERY)
+    with warehouse.coordinator():
+        serial.until(serial.fresh)
+        monkeypatch.setattr(Inputs, "begin", late)
+        serial.write("raw", [3])
+        serial.until(lambda: gated, "the gate")
+        serial.write("other", [2])
+        serial.until(lambda: (2,) in serial.rows("b"))
+        assert serial.rows("a") == {(1,): 1}
+        warehouse.ungate("raw")
+        serial.until(serial.fresh)
+    assert {job.status.value for job in warehouse.jobs(limit=100)} == {"SUCCEEDED", "CANCELLED"}
+    assert {record.outcome.value for record in warehouse.history()} == {"succeeded"}
 
 
 def test_compaction_and_expiry_are_no_news(serial: Place) -> None:

@@ -109,6 +109,7 @@ def test_a_watcher_has_the_rows_and_then_every_change(serial: Place, server: Ser
     assert reader.resets == []
 
 
+@pytest.mark.slow
 def test_a_watcher_loses_and_repeats_nothing_across_a_server_that_is_killed(
     serial: Place, server: ServerProcess, tmp_path: Path
 ) -> None:

@@ -156,13 +156,13 @@ class UnitCommitter:
         for table in claimed.tables:
             now = found.graph.tables.get(table.name)
             if now is None or now.query != table.query:
-                return self._cancelled(claimed, f"{table.name} was changed while it was refreshed")
+                return self.cancelled(claimed, f"{table.name} was changed while it was refreshed")
         for name, source in run.sources.items():
             if found.topics.get(name) != source:
-                return self._cancelled(claimed, f"{name} was declared anew while it was read")
+                return self.cancelled(claimed, f"{name} was declared anew while it was read")
         overtaken = self._overtaken(run, claimed)
         if overtaken is not None:
-            return self._cancelled(claimed, overtaken)
+            return self.cancelled(claimed, overtaken)
         return self.failed(claimed, error, None)
 
     def _overtaken(self, run: UnitRun, claimed: ClaimedUnit) -> str | None:
@@ -224,7 +224,8 @@ class UnitCommitter:
             return Cancelled("closed while it ran")
         return Failed(kind, detail, member)
 
-    def _cancelled(self, claimed: ClaimedUnit, detail: str) -> Ended:
+    def cancelled(self, claimed: ClaimedUnit, detail: str) -> Ended:
+        """Close the job and let go of its tables; nothing has failed."""
         now_ms, job = self._now_ms(), claimed.job
         self._store.run(rows.CLOSE_JOB, JobStatus.CANCELLED.value, now_ms, detail, 1, job.job_id)
         self._let_go(claimed)

@@ -9,7 +9,7 @@ next one. Its final number does not matter to readers of these values.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -51,7 +51,7 @@ from penstock.tables.positions import Positions
 from penstock.tables.query.names import topic_of
 from penstock.tables.store import Known, TableStore, read_sources_of
 from penstock.tables.worker.claim import ClaimedUnit
-from penstock.tables.worker.outcomes import NotMadeYet, SourceMissing
+from penstock.tables.worker.outcomes import GateClosed, NotMadeYet, SourceMissing
 
 
 def pending_version(current: TableVersion | None, made: Made, base: Snapshot) -> TableVersion:
@@ -227,6 +227,7 @@ class Inputs:
         lake_names = {name for name in names if topic_of(name) is None}
         with self._lake.look() as reader:
             snapshot = reader.latest()
+            _check_gates(reader, names.union(claimed.job.members))
             self._positions.advance(reader)
             positions: dict[str, Position] = dict(self._positions.of_all(reader, lake_names))
             known = self._store.frontiers(reader, claimed.job.members)
@@ -352,6 +353,17 @@ class Inputs:
 def _has_state(reader: Reader, name: str, known: Known) -> bool:
     found = reader.rows(rows.SELECT_VALUE, f"{rows.STATE}{name}")
     return bool(found) and found[0][0] == str(known.job_id)
+
+
+def _check_gates(reader: Reader, relations: Collection[str]) -> None:
+    """Refuse to read a gated source.
+
+    The coordinator may not have seen the gate yet. Gates are read with the snapshot: whatever was
+    written after one was closed is not in it.
+    """
+    closed = sorted(name for (name,) in reader.rows(rows.SELECT_GATES) if name in relations)
+    if closed:
+        raise GateClosed(f"gates of {', '.join(closed)} are closed")
 
 
 def _learned(reader: Reader, name: str) -> dict[Mode, float]:

@@ -38,6 +38,12 @@ class SourceMissing(PenstockError):
     code = "source_missing"
 
 
+class GateClosed(PenstockError):
+    """A source was gated after the job was made; the job is cancelled."""
+
+    code = "gate_closed"
+
+
 @dataclass(frozen=True, slots=True)
 class Succeeded:
     """Everything is committed, which took `commit_ms`."""

@@ -29,7 +29,7 @@ from penstock.tables.store import TableStore
 from penstock.tables.worker.claim import ClaimedUnit
 from penstock.tables.worker.commit import UnitCommitter
 from penstock.tables.worker.inputs import Inputs, UnitRun, evicted, recreated
-from penstock.tables.worker.outcomes import Ended
+from penstock.tables.worker.outcomes import Ended, GateClosed
 
 Tell = Callable[[RefreshProgress], None]
 Phases = tuple[tuple[str, float], ...]
@@ -86,6 +86,8 @@ class UnitWorker:
                 began, phases = time.perf_counter(), ()
             at = None
             return self._committer.commit(run, claimed, stale)
+        except GateClosed as error:
+            return self._committer.cancelled(claimed, error.message)
         except Exception as error:  # an engine may raise anything; it is classified
             return self._committer.failed(claimed, error, at)
 

@@ -43,6 +43,7 @@ def build(shop: Shop, **modes: str) -> None:
     shop.settle(executed=Mode.FULL)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("full", ["", "three"])
 def test_a_chain_of_five_follows_its_sources(shop: Shop, full: str) -> None:
     build(shop, **{full: "full"} if full else {})

@@ -55,7 +55,9 @@ def small(spark: Any) -> OnSpark:
     return found
 
 
-@pytest.mark.parametrize("query", [*QUERIES, *SPARKS_OWN])
+@pytest.mark.parametrize(
+    "query", [*SPARKS_OWN, *(pytest.param(query, marks=pytest.mark.slow) for query in QUERIES)]
+)
 def test_spark_gives_the_new_result(query: str, small: OnSpark) -> None:
     small.check(query)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from penstock.tables.core.history import ReasonCode
 from penstock.tables.core.model import Mode
 from tests.integration.spark.delta.shop import Shop
@@ -152,6 +154,7 @@ def test_columns_that_are_added_change_nothing_but_a_star(shop: Shop) -> None:
     shop.settle()
 
 
+@pytest.mark.slow
 def test_auto_chooses_by_cost_and_keeps_what_it_chose_from(shop: Shop) -> None:
     shop.run(
         "CREATE TABLE small AS SELECT i AS n FROM range(100) r(i)",

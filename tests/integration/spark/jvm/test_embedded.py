@@ -89,6 +89,7 @@ def test_somebody_else_can_stop_what_a_session_runs(embedded: EmbeddedSpark) -> 
     worker.client.close()
 
 
+@pytest.mark.slow
 def test_a_killed_driver_takes_its_jvm_along_and_leaves_files_for_the_sweep(
     lake: Catalog, address: str
 ) -> None:

@@ -43,6 +43,7 @@ def test_compaction_of_what_tasks_wrote_changes_no_value(
     assert assert_agree(spark, lake, duck, "made") == before
 
 
+@pytest.mark.slow
 def test_compaction_at_its_own_limits_changes_no_value(
     spark: Any, lake: Catalog, duck: Duck
 ) -> None:

@@ -103,6 +103,7 @@ LARGE = (
 LARGE_BOTH = "FROM items i JOIN orders o ON i.ord = o.id"
 
 
+@pytest.mark.slow
 @WRITES
 @pytest.mark.parametrize(
     ("query", "rows", "is_one"),

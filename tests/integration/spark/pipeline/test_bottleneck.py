@@ -37,6 +37,7 @@ def quickly(rows: Any) -> Any:
     return rows.select("_seq", "payload")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("slow", ["parse", "evaluate", "store"])
 def test_the_stage_that_is_slow_is_the_one_that_is_named(
     link: SparkLink,

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pytest
 import uvloop
 
 from penstock.app.ingest import PipelineThread, Whole
@@ -52,6 +53,7 @@ class InTurn:
         return self.shapes[min(turn, len(self.shapes) - 1)].rate_per_s(at_ms - self.from_ms)
 
 
+@pytest.mark.slow
 def test_bursts_in_every_shape_keep_to_the_memory_and_every_byte_is_in_the_lake(
     link: SparkLink, url: str, lake: Catalog
 ) -> None:

@@ -9,6 +9,7 @@ from penstock.testing import seeded, seeds
 from tests.integration.spark.pipeline.pipeline_kills import kill_pipeline
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", seeds(1))
 def test_every_message_is_in_the_lake_once_whatever_is_killed_edge_driver_or_jvm(
     seed: int, tmp_path: Path, url: str

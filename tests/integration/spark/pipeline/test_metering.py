@@ -132,6 +132,7 @@ def test_a_store_that_cannot_write_holds_the_stages_up_and_drains_when_it_can(
     fleet.check(lake, duck)
 
 
+@pytest.mark.slow
 def test_of_two_runners_the_later_one_goes_on_and_the_other_is_told(
     link: SparkLink, spark_url: str, client: Client, url: str, topic: str, lake: Catalog, duck: Duck
 ) -> None:

@@ -10,6 +10,8 @@ from random import Random
 from socket import socket
 from typing import Any
 
+import pytest
+
 from penstock.client import Client
 from penstock.lake.catalog import Catalog
 from penstock.metering.pipeline import metering
@@ -129,6 +131,7 @@ def test_what_nobody_could_price_is_priced_with_the_fixed_tariff_when_it_is_trie
     fleet.check(lake, duck, meters={str(m) for m in range(2_000)})
 
 
+@pytest.mark.slow
 def test_while_the_server_is_away_nothing_is_priced_with_what_may_have_changed(
     link: SparkLink, lake: Catalog, duck: Duck, tmp_path: Path
 ) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pytest
 import uvloop
 
 from penstock.app.ingest import PipelineThread, Whole
@@ -39,6 +40,7 @@ PRICE = Decimal("0.3")
 MICRO = Decimal("0.000001")
 
 
+@pytest.mark.slow
 def test_a_read_only_store_makes_devices_wait_and_everything_drains(
     link: SparkLink, url: str, lake: Catalog, tmp_path: Path
 ) -> None:

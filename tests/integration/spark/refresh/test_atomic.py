@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
+import pytest
+
 from penstock.app.tables import Warehouse
 from penstock.tables.core.history import RefreshOutcome
 from penstock.tables.core.jobs import JobStatus
@@ -34,6 +36,7 @@ def build(place: SparkPlace) -> Warehouse:
     return place.warehouse
 
 
+@pytest.mark.slow
 def test_a_reader_never_sees_a_mix_while_the_group_is_refreshed(
     places: Callable[..., SparkPlace], kind: str
 ) -> None:
@@ -94,6 +97,7 @@ def test_a_member_that_fails_leaves_every_member_as_it_was(
     place.check_contents()
 
 
+@pytest.mark.slow
 def test_a_worker_killed_at_any_step_leaves_nothing_half_applied(
     places: Callable[..., SparkPlace], kind: str
 ) -> None:

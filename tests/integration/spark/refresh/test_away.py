@@ -85,6 +85,7 @@ def bridge() -> Iterator[Bridge]:
     made.close()
 
 
+@pytest.mark.slow
 def test_a_spark_that_goes_away_is_waited_for(
     places: Callable[..., SparkPlace], bridge: Bridge
 ) -> None:

@@ -58,6 +58,7 @@ def test_killed_at_a_step_of_a_differential_refresh_contents_and_feeds_agree(
             run.close()
 
 
+@pytest.mark.slow
 def test_spark_dies_and_comes_back_and_nobody_outlives_the_coordinator(
     places: Callable[..., SparkPlace],
 ) -> None:

@@ -63,6 +63,7 @@ class Most:
         return look
 
 
+@pytest.mark.slow
 def test_two_coordinators_never_run_more_than_their_pool_holds(
     places: Callable[..., SparkPlace], new_address: Callable[[str], str]
 ) -> None:
@@ -91,6 +92,7 @@ def ran(job: RefreshJob) -> list[tuple[int, int]]:
     return [(job.started_at_ms, job.finished_at_ms)]
 
 
+@pytest.mark.slow
 def test_a_failing_branch_leaves_the_others_alone(places: Callable[..., SparkPlace]) -> None:
     place = places()
     warehouse = place.warehouse

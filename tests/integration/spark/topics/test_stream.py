@@ -74,6 +74,7 @@ def test_a_job_goes_on_where_it_was_until_its_topic_is_another(
         to_files(source(spark, url, topic), tmp_path)
 
 
+@pytest.mark.slow
 def test_a_job_may_begin_at_the_end(
     spark: Any, client: Client, url: str, topic: str, tmp_path: Path
 ) -> None:
