@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from penstock.flow import FairQueue
+from penstock.flow.fairqueue import FairQueue
 from penstock.testing import Command, run_script
 
 SCRIPTS = Path(__file__).parent / "flow"

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from penstock.flow import WindowedChannel
+from penstock.flow.channel import WindowedChannel
 from penstock.ingest.backlog import Backlog
 from penstock.ingest.windows import Windows
 from penstock.spark.pipeline.stages import JobStages
@@ -93,7 +93,10 @@ class Chain:
     def _append(self) -> None:
         self._due = min(self._due + self.offered_per_s * STEP_MS / 1_000, 5_000)
         self._due -= self.edge.try_send_many(range(int(self._due)), self._bytes)
-        count = len(self.edge.receive_up_to(min(APPEND_MAX, self.room)))
+        room = self.room
+        if not room and self.edge.occupied:
+            self.stages.refused()
+        count = len(self.edge.receive_up_to(min(APPEND_MAX, room)))
         self.edge.done(count, 1_000_000)
         self.head += count
 
@@ -105,11 +108,11 @@ class Chain:
                 self.stages.refused()
             return
         count = min(room, waiting, int(self.costs.read_per_ms * STEP_MS))
-        self.stages.reading(min(room, waiting) - count)  # the rest of it is on its way
         if count:
             self.stages.gathered(count, count * self._bytes)
             self._gathered += count
             self.read += count
+        self.stages.reading(min(room, waiting) - count)  # the rest of it is on its way
 
     def _work(self) -> None:
         if self._job is None:

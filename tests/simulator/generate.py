@@ -9,8 +9,7 @@ from __future__ import annotations
 import random
 from math import exp, log
 
-from penstock.flow import PlannerPolicy
-from penstock.flow.planner import Growth
+from penstock.flow.planner import Growth, PlannerPolicy
 from penstock.metering.shapes import Shape, named_shape
 from tests.simulator.latency import Bimodal, Exponential, Latency, Lognormal, Uniform
 from tests.simulator.pipeline import STAGES, Settings

@@ -15,9 +15,9 @@ from functools import partial
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from penstock.flow import Measurement, Plan, PlannerPolicy, WindowedChannel, WindowPlanner
-from penstock.flow.channel import MEASURE_MS
-from penstock.flow.planner import PLAN_MS
+from penstock.flow.channel import MEASURE_MS, WindowedChannel
+from penstock.flow.meter import Measurement
+from penstock.flow.planner import PLAN_MS, Plan, PlannerPolicy, WindowPlanner
 from penstock.kernel.errors import Rejected
 from penstock.metering.shapes import Arrivals, Shape
 from tests.simulator.sizes import Sizes

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from penstock.flow import WindowedChannel
+from penstock.flow.channel import WindowedChannel
 from tests.simulator.latency import Latency, Table
 
 HandOn = Callable[[Sequence[int]], int]

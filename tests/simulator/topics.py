@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Final, NamedTuple
 
-from penstock.flow import AgeingQueue, Governor, Load, Rung, Urgency
+from penstock.flow.ageing import AgeingQueue
 from penstock.flow.drain import LIMIT_MS
-from penstock.flow.governor import SAMPLE_MS
-from penstock.flow.priority import TICK_MS
+from penstock.flow.governor import SAMPLE_MS, Governor, Load, Rung
+from penstock.flow.priority import TICK_MS, Urgency
 from penstock.metering.shapes import Arrivals, Shape
 from tests.simulator.latency import Exponential, Latency
 

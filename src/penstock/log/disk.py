@@ -298,7 +298,7 @@ class OsDisk:
         (self._path / name).unlink()
 
     def fsync_dir(self) -> None:
-        _fsync_directory(self._path)
+        sync_directory(self._path)
 
     def _writer(self) -> AioWriter | None:
         if self._aio is None and self._has_aio:
@@ -320,7 +320,7 @@ def make_directory(path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
     path.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
     for made in reversed(missing):
-        _fsync_directory(made.parent)
+        sync_directory(made.parent)
 
 
 def keep_private(path: Path) -> None:
@@ -384,7 +384,8 @@ def _write_all(fd: int, data: memoryview, offset: int) -> None:
         data, offset = data[count:], offset + count
 
 
-def _fsync_directory(path: Path) -> None:
+def sync_directory(path: Path) -> None:
+    """Make creations, renames and removals in a directory durable."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)

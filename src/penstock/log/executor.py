@@ -29,9 +29,9 @@ class WorkKind(IntEnum):
     """The classes of work, from the least to the most urgent."""
 
     MAINTENANCE = 0  # restore, drain barriers, snapshots, compaction
-    CLIENT = 1  # a flush of the writer; later proposals and leadership confirmation
-    REPLICATION = 2  # completions of writes; later appends and snapshot install
-    CONTROL = 3  # later heartbeats, votes, leadership checks
+    CLIENT = 1  # a flush of the writer, which proposes its entry; confirmation of a read
+    REPLICATION = 2  # entries, their answers, completions of writes, installed snapshots
+    CONTROL = 3  # ticks, heartbeats, votes, transfers of leadership
 
 
 WEIGHTS: Final = (1, 2, 4, 8)
@@ -147,7 +147,7 @@ class PartitionExecutor:
 
     def start(self) -> None:
         """Start to restore: maintenance is served, client work is refused."""
-        self.phase = Phase.RESTORING
+        self.phase, self._serving = Phase.RESTORING, False
 
     def restored(self) -> None:
         """Serve client work: the state is complete."""

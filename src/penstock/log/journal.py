@@ -1,8 +1,9 @@
-"""The journal: the interface through which partitions append to the log, sync and read it.
+"""The journal: how partitions append to the log of this machine, sync and read it.
 
-`LocalJournal` is the log of this machine alone; a replicated one will have the same interface. It
-runs on the event loop's thread. Only the WAL (see `wal`) and the read scheduler (see `reads`) wait
-for the disk, elsewhere.
+`LocalJournal` knows nothing of other members. The server runs `raft.journal.ReplicatedJournal`,
+which builds on it: each partition is a group, on a node alone a group of one. It runs on the event
+loop's thread. Only the WAL (see `wal`) and the read scheduler (see `reads`) wait for the disk,
+elsewhere.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from penstock.kernel.clock import Clock
 from penstock.kernel.errors import Rejected
@@ -32,33 +33,6 @@ _READ_ENTRIES: Final = 1_024
 _READ_BYTES: Final = 4 * MIB
 _RETRY_S: Final = 1.0
 """The delay before a failed timed sync is retried, even if nothing is written."""
-
-
-class Journal(Protocol):
-    """What a partition's writer needs from the log."""
-
-    def append(self, partition: int, payload: bytes, on_durable: OnDurable, *, sync: bool) -> int:
-        """Append one entry and return its index.
-
-        The callback runs once it is written, and synced if requested.
-        """
-        ...
-
-    def sync(self, on_durable: OnDurable) -> None:
-        """Make everything appended so far durable."""
-        ...
-
-    def term(self, partition: int) -> int:
-        """The term of the entries that are appended."""
-        ...
-
-    def committed(self, partition: int) -> int:
-        """The last index that is known to be committed: nothing after it may be applied."""
-        ...
-
-    async def read(self, partition: int, wanted: ReadRange) -> list[LogEntry]:
-        """Entries of a partition, from the read scheduler."""
-        ...
 
 
 @dataclass(slots=True)

@@ -508,7 +508,7 @@ class Wal:
         else:
             outcome = _write_whole(following, self._store)
         took_ns = self._now_ns() - began_ns
-        with suppress(RuntimeError):  # the loop ended without `stop`: there is nobody to answer
+        with suppress(RuntimeError):  # the loop ended without `stop`: no caller waits for an answer
             self._loop.call_soon_threadsafe(self._thread_done, outcome, took_ns)
 
     def _thread_done(self, outcome: _Outcome, took_ns: int) -> None:
@@ -555,7 +555,7 @@ class Wal:
         self._served += len(group.work)
         if outcome.calls:
             self.counters.count(len(group.work), outcome.calls, outcome.syncs, took_ns)
-            # A bare tuple, named only for who looks: it is made for every group.
+            # A bare tuple, named only where it is shown: it is made for every group.
             self._last_group = (len(group.work), outcome.syncs, took_ns, self._now_ns())
         self._go()
         answer_all(written.callbacks, outcome.errors)

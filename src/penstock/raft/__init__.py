@@ -1,8 +1,5 @@
-"""Raft without IO: what one member of a group decides, as events in and duties out.
+"""Raft: a core without IO that decides for one member of a group, and what drives it.
 
-A member tells its `Core` what happened (a message, a tick, a proposal, a finished sync) and takes
-a `Ready` from it: what to write, to send, to apply and to answer, and in which order. There is no
-clock, no random source and no task in here; a tick is 100 ms of whatever drives it.
-
-Not in the server yet: a server is one node, whose log is written by `penstock.log` alone.
+`Core` is told what happened and owes a `Ready`; `Group` does what it owes on the loop, and
+`ReplicatedJournal` holds the groups of a node.
 """

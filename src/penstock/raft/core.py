@@ -3,8 +3,6 @@
 Every method is an event and returns nothing but, for a proposal, its index; what the member owes
 is taken from it by `ready`, so that all events of one turn share writes and messages. A call that
 is refused raises and changes nothing.
-
-Not in the server yet: see the package.
 """
 
 from __future__ import annotations
@@ -27,8 +25,14 @@ from penstock.raft.members import (
     encode_members,
 )
 from penstock.raft.progress import Limits, Progress, Stage
-from penstock.raft.quorum import Tally, committed_index, election, majority
-from penstock.raft.reads import ReadRounds, Waiting
+from penstock.raft.quorum import (
+    ReadRounds,
+    Tally,
+    Waiting,
+    committed_index,
+    election,
+    majority,
+)
 from penstock.raft.ready import (
     ChangeInProgress,
     Fetch,
@@ -73,19 +77,20 @@ class Core:
         self.leader = 0
         self.term, self.vote = restored.hard
         self.snapshot = restored.mark
-        self.commit = self.applied = restored.mark.index
+        self.commit = self.applied = max(restored.mark.index, restored.applied)
         self.halted = False
         self.full = self.restoring = False  # set by the shell: its log takes nothing; it restores
         self.transferee = 0
         self.progress: dict[int, Progress] = {}
         self.log = RaftLog(restored.mark)
         self._draw, self._began = draw, began
+        self._founders = restored.founders
         self._configs: list[tuple[int, Members]] = [(restored.mark.index, restored.mark.members)]
-        self.log.restore(restored.runs, restored.entries)
+        self.log.restore(restored.runs, restored.entries, restored.last_index)
         self._note_members([e for e in restored.entries if e.index > restored.mark.index])
         self._ticks = self._elapsed = self._timeout = 0
         self._votes: dict[int, bool] = {}
-        self._began_index = 0
+        self.began_index = 0
         self._reads = ReadRounds()
         self.installing: m.Mark | None = None  # the snapshot that replaces the log, until its sync
         self._hard_handed = self._hard_synced = restored.hard
@@ -173,7 +178,7 @@ class Core:
     def applied_to(self, index: int) -> None:
         """The state has taken in all entries up to `index`."""
         self.applied = max(self.applied, index)
-        self.log.evict(self.applied, self.limits.held_bytes)
+        self.log.evict(self.applied, 0 if self.is_alone else self.limits.held_bytes)
 
     def snapshotted(self, index: int) -> None:
         """A snapshot of the state at `index` is synced."""
@@ -206,6 +211,38 @@ class Core:
         if progress is not None and progress.stage is Stage.SNAPSHOT:
             progress.probe(progress.snapshot + 1 if arrived else progress.match + 1)
             self._must_replicate = True
+
+    def stand(self) -> None:
+        """Lead at once, for a member that is alone: its vote is the only one."""
+        if self.is_alone and self.role is Role.FOLLOWER and self._may_stand():
+            self._campaign()
+
+    def append_alone(self, payload: bytes) -> LogEntry:
+        """As `propose` and `ready` together, for a member that is alone and serves: write this.
+
+        These two take a third of the time for an entry that no other member has to hear of.
+        """
+        log = self.log
+        entry = LogEntry(log.last_index + 1, self.term, payload)
+        log.append((entry,))
+        log.handed = entry.index
+        return entry
+
+    def applied_alone(self, index: int) -> None:
+        """As `persisted`, `ready` and `applied_to`: the entry was written and is in the state."""
+        self.log.synced = self.commit = self.applied = self._apply_handed = index
+        self.log.evict(index, 0)
+
+    def retract(self, index: int) -> None:
+        """The disk refused the entries from `index` on: for a member that is alone.
+
+        Where there are others they may have these entries, and the shell has to write them again.
+        """
+        if not self.is_alone or index <= self.log.synced:
+            raise ValueError(f"entry {index} may be elsewhere or is synced: {self.log.synced}")
+        if index <= self.log.last_index:
+            self._cut(index)
+            self._cut_from = 0  # they never were on the disk
 
     def halt(self) -> None:
         """The store went read-only or the partition failed: answer nothing, lead nothing."""
@@ -250,9 +287,15 @@ class Core:
         return next(members for at, members in reversed(self._configs) if at <= index)
 
     @property
+    def is_alone(self) -> bool:
+        """Whether this member is all of its group."""
+        members = self.members
+        return members.voters == (self.member,) and not members.learners
+
+    @property
     def is_serving(self) -> bool:
         """Whether this member leads and its first entry is committed."""
-        return self.role is Role.LEADER and self.commit >= self._began_index
+        return self.role is Role.LEADER and self.commit >= self.began_index
 
     def _owes(self) -> bool:
         sends = self._now or self._after or self._answered or self._lost or self._fetch
@@ -380,7 +423,7 @@ class Core:
         self.role, self.leader = Role.LEADER, self.member
         self._reads, self._elapsed, self.transferee = ReadRounds(), 0, 0
         self._keep_progress(self.log.last_index + 1)
-        self._began_index = self._append_own(self._began(self.term))
+        self.began_index = self._append_own(self._began(self.term))
 
     def _keep_progress(self, next_index: int) -> None:
         """One progress for every other member; new ones are probed from an index on."""
@@ -631,9 +674,12 @@ class Core:
     def _has(self, index: int, term: int) -> bool:
         return self.log.term_at(index) == term
 
-    def _confirm(self, to: int, index: int, saturated: bool = False) -> None:
+    def _confirm(self, to: int, index: int, *, saturated: bool = False) -> None:
         answer = m.AppendAnswer(to, self.member, self.term, index, saturated=saturated)
-        self._after.append(answer)
+        if saturated:  # what it confirms is synced, and what is to be written may be stuck
+            self._answer(answer)
+        else:
+            self._after.append(answer)
 
     def _refuse(self, message: m.Append) -> None:
         """Hint at the last entry here that may be the leader's as well."""
@@ -661,7 +707,9 @@ class Core:
         """A change of members holds as soon as it is in the log."""
         for entry in entries:
             if entry.payload.startswith(MARK):
-                self._configs.append((entry.index, decode_members(entry.payload)))
+                members = decode_members(entry.payload)
+                found = members if members.voters else self._founders
+                self._configs.append((entry.index, found))
                 if self.role is Role.LEADER:
                     self._keep_progress(entry.index)
 

@@ -45,11 +45,14 @@ class RaftLog:
         self.held_from = index + 1
         self.cuts += 1
 
-    def restore(self, runs: Sequence[tuple[int, int]], entries: Sequence[LogEntry]) -> None:
+    def restore(
+        self, runs: Sequence[tuple[int, int]], entries: Sequence[LogEntry], last_index: int = 0
+    ) -> None:
         """Continue with what the store has: (first index, term) of each run, and the end."""
         if runs:
             self._starts, self._terms = [start for start, _ in runs], [term for _, term in runs]
-            self.last_index = entries[0].index - 1 if entries else self.last_index
+            last_index = max(last_index, self.last_index)
+            self.last_index = entries[0].index - 1 if entries else last_index
             self.last_term = self.term_at(self.last_index)
             self.held_from = self.last_index + 1
         self.append(entries)

@@ -30,24 +30,39 @@ Entries of topics begin with the version of their codec, which is a small number
 """
 
 
+REMOVED_MAX: Final = 256
+"""How many members that left are remembered, so that they are refused."""
+
+
 class ChangeRefused(Rejected):
     """The change of members makes no sense for the members as they are."""
 
     code = "change_refused"
 
 
-class Change(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One change of the members of a group."""
+class Named(msgspec.Struct, frozen=True, array_like=True):
+    """A member as people and connections know it."""
+
+    id: int
+    name: str
+    address: str
+
+
+class Change(msgspec.Struct, frozen=True, array_like=True, repr_omit_defaults=True):
+    """One change of the members of a group; one that adds a member says where it is."""
 
     verb: Verb
     member: int
+    named: Named | None = None
 
 
-class Members(msgspec.Struct, frozen=True, array_like=True):
-    """Voters decide; learners only receive."""
+class Members(msgspec.Struct, frozen=True, array_like=True, repr_omit_defaults=True):
+    """Voters decide; learners only receive. `removed` are the last ones that left."""
 
     voters: tuple[int, ...]
     learners: tuple[int, ...] = ()
+    named: tuple[Named, ...] = ()
+    removed: tuple[int, ...] = ()
 
     def __contains__(self, member: int) -> bool:
         return member in self.voters or member in self.learners
@@ -61,13 +76,22 @@ class Members(msgspec.Struct, frozen=True, array_like=True):
         member, voters, learners = change.member, self.voters, self.learners
         if change.verb == ADD_LEARNER:
             _require(member not in self, f"member {member} is in the group already")
-            return Members(voters, _with(learners, member))
+            named = self.named if change.named is None else (*self.named, change.named)
+            return Members(voters, _with(learners, member), named, self.removed)
         if change.verb == PROMOTE:
             _require(member in learners, f"member {member} is not a learner of the group")
-            return Members(_with(voters, member), _without(learners, member))
+            voters, learners = _with(voters, member), _without(learners, member)
+            return Members(voters, learners, self.named, self.removed)
         _require(member in self, f"member {member} is not in the group")
         _require(voters != (member,), f"member {member} is the last voter: a group needs one")
-        return Members(_without(voters, member), _without(learners, member))
+        named = tuple(each for each in self.named if each.id != member)
+        removed = (*self.removed, member)[-REMOVED_MAX:] if self.named else ()
+        return Members(_without(voters, member), _without(learners, member), named, removed)
+
+
+FORGOTTEN: Final = Members(())
+"""What a node alone logs over the members of a cluster that its directory was copied from: the
+members are those who found the log, from here on."""
 
 
 def encode_members(members: Members) -> bytes:

@@ -139,5 +139,5 @@ def decode(letter: bytes) -> Message:
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _VERSIONED: Final = msgspec.msgpack.Decoder(tuple[int, msgspec.Raw])
-_KINDS: Final[Any] = Union[tuple(Message.__subclasses__())]  # noqa: UP007  (made at run time)
-_DECODER: Final[msgspec.msgpack.Decoder[Message]] = msgspec.msgpack.Decoder(_KINDS)
+AnyMessage: Any = Union[tuple(Message.__subclasses__())]  # noqa: UP007  (made at run time)
+_DECODER: Final[msgspec.msgpack.Decoder[Message]] = msgspec.msgpack.Decoder(AnyMessage)

@@ -13,8 +13,7 @@ from enum import Enum
 
 import msgspec
 
-KIB = 1024
-MIB = 1024 * KIB
+from penstock.kernel.units import KIB, MIB
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):

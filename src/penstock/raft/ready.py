@@ -68,13 +68,18 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True):
     """What a member has on its disk when it starts.
 
     `runs` are (first index, term) of the log below `entries`, beginning with its boundary; without
-    them the log begins after the snapshot. `entries` must reach down to the snapshot.
+    them the log begins after the snapshot. `entries` must reach down to what is applied, which is
+    the snapshot unless `applied` is larger. `last_index` ends the log where there are no `entries`.
+    `founders` are meant by an entry that says that the log has no members of its own any more.
     """
 
     hard: HardState = HardState()
     mark: Mark = Mark(0, 0, Members(()))
     runs: Sequence[tuple[int, int]] = ()
     entries: Sequence[LogEntry] = ()
+    applied: int = 0
+    last_index: int = 0
+    founders: Members = Members(())
 
 
 class NotLeader(Unavailable):

@@ -12,7 +12,7 @@ from penstock.flow.backoff import Backoff
 from penstock.protocol.commits import Commit
 from penstock.protocol.errors import CommitConflict, RefusedByRule
 from penstock.testing import seeded, seeds
-from tests.unit.client.runtime_world import SimClient, World
+from tests.unit.client.runtime.world import SimClient, World
 
 RUNS = 40
 CLIENTS = 4

@@ -17,7 +17,7 @@ from penstock.commits.model import encode_commit
 from penstock.flow.backoff import Backoff
 from penstock.protocol.commits import Commit, CommitWrite
 from penstock.testing import seeded, seeds
-from tests.unit.client.runtime_world import World
+from tests.unit.client.runtime.world import World
 
 RUNS = 60
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.flow import Level
+from penstock.flow.governor import Level
 from penstock.metering.shapes import Steady
 from penstock.testing import seeded, seeds
 from tests.simulator.latency import Uniform

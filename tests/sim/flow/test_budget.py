@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from penstock.flow import PlannerPolicy
+from penstock.flow.planner import PlannerPolicy
 from penstock.kernel.errors import Rejected
 from penstock.kernel.units import MIB
 from penstock.metering.shapes import Steady

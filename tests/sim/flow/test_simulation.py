@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from penstock.flow import Plan
+from penstock.flow.planner import Plan
 from penstock.metering.shapes import SHAPES, Steady, named_shape
 from penstock.testing import seeded, seeds
 from tests.simulator.generate import draw_settings

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from penstock.flow import PlannerPolicy
+from penstock.flow.planner import PlannerPolicy
 from penstock.metering.shapes import Steady
 from penstock.testing import seeded, seeds
 from tests.simulator.generate import draw_services

@@ -120,3 +120,11 @@ def test_the_stage_that_is_slowed_is_named(slow):
     per_item_ms[slow] = 0.3
     chain = flooded(Costs((10, 10, 10), tuple(per_item_ms))).run(15_000)
     assert chain.windows.status().bottleneck == ("parse", "evaluate", "store")[slow]
+
+
+def test_a_slow_store_is_named_although_what_it_lets_in_is_all_in_the_job():
+    chain = Chain(Costs((15, 20, 20), (0.01, 0.01, 0.01), commit_ms=1_500), offered_per_s=2_000)
+    chain.run(30_000)
+    named = [chain.run(100).windows.status().bottleneck for _ in range(100)]
+    assert set(named) <= {"evaluate", "store"}, "in a second without the end of a commit the other"
+    assert named.count("store") > 60

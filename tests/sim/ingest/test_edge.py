@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.flow import PlannerPolicy
+from penstock.flow.planner import PlannerPolicy
 from penstock.ingest.frames import ErrorCode, encode_fragments, encode_ping
 from penstock.ingest.limits import EdgeLimits
 from penstock.metering.shapes import SHAPES, Steady, named_shape

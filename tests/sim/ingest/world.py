@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from random import Random
 
-from penstock.flow import PlannerPolicy
+from penstock.flow.planner import PlannerPolicy
 from penstock.ingest.accept import EdgeCore
 from penstock.ingest.device_core import DeviceCore
 from penstock.ingest.frames import Ack, Failure, FrameError, FrameReader, Welcome, encode_hello

@@ -14,7 +14,6 @@ from heapq import heappop, heappush
 from itertools import count
 from random import Random
 
-from penstock.flow.tokens import TokenPool
 from penstock.tables.core.capacity import DispatchSettings
 from penstock.tables.core.dispatch import Coordinator
 from penstock.tables.core.events import (
@@ -55,6 +54,7 @@ from penstock.tables.core.jobs import JobStatus, RefreshJob, recover
 from penstock.tables.core.model import Consistency, Mode, Status, TableDefinition
 from penstock.tables.core.schedule import CALCULATED, Schedule
 from penstock.tables.core.units import ExecutionUnitGraph
+from tests.tokens import TokenPool
 
 TICK_MS = 200
 SOURCES = ("raw_a", "raw_b", "raw_c")

@@ -64,7 +64,7 @@ class SqliteOptions:
 
     def __post_init__(self) -> None:
         if not 1 <= self.shards <= 64:
-            raise Rejected(f"expected shards from 1 to 64, found {self.shards}")
+            raise Rejected(f"shards must be from 1 to 64, not {self.shards}")
 
 
 def open_sqlite(path: str | Path, **options: Any) -> SqliteStore:

@@ -12,14 +12,24 @@ from typing import Any, Final
 import msgspec
 
 from penstock.kernel.errors import Corrupt
+from penstock.raft.members import MARK, decode_members
 from penstock.topics.core.batch import Batch
-from penstock.topics.core.entries import Appended, Dropped  # noqa: F401  (the example above)
+from penstock.topics.core.entries import (  # noqa: F401  (Dropped: the example above)
+    Appended,
+    Dropped,
+    MembersChanged,
+)
 from penstock.topics.core.partition import Entry
 
 _VERSION: Final = b"\x03"
 _VERSIONS: Final = (b"\x01", b"\x02", b"\x03")
 """Those that can be read: version 1 has neither `Began` nor `Passed`, version 2 neither `Removed`
 nor reasons in `JobsNacked`."""
+VERSION_WRITTEN: Final = _VERSION[0]
+VERSION_READ_MAX: Final = _VERSIONS[-1][0]
+"""What nodes of a cluster tell each other before the first letter: a node that writes a version is
+not let in by one that cannot read it. So a new version is read in one release and written in the
+next, and a cluster can be upgraded node by node."""
 _LARGE_BYTES: Final = 1_024
 # MessagePack: an array of seven, bytes with a four-byte length, and two nils.
 _APPENDED: Final = b"\x97"
@@ -48,6 +58,8 @@ def encode_entries(entries: Sequence[Entry]) -> bytes:
 def decode_entries(payload: bytes) -> list[Entry]:
     """The entries of one payload, or `Corrupt`."""
     if not payload.startswith(_VERSIONS):
+        if payload.startswith(MARK):
+            return [MembersChanged(decode_members(payload))]
         raise Corrupt(
             f"the log has entries of version {payload[:1]!r}, not up to {_VERSION[0]}: "
             "they are of another program or of a newer version of this one"

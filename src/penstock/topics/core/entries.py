@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from penstock.protocol.config import TopicConfig
+from penstock.raft.members import Members
 from penstock.topics.core.batch import Batch
 from penstock.topics.core.leases import JobLease
 from penstock.topics.core.predicate import Predicate
@@ -185,6 +186,12 @@ class Began(Struct, frozen=True, array_like=True, tag="b"):
     member: int
     now_ms: int
     skipped_seqs: int = 0
+
+
+class MembersChanged(Struct, frozen=True, array_like=True, tag="v"):
+    """Entry: the members of the partition's group changed. See `raft.members` for its bytes."""
+
+    members: Members
 
 
 class SpaceCommitted(Struct, frozen=True, array_like=True, tag="m"):

@@ -25,6 +25,7 @@ from penstock.protocol.errors import IsASpace, NotAQueue, NotASpace, TopicNotEmp
 from penstock.protocol.limits import TopicLimits
 from penstock.protocol.own_topics import check_not_own, check_own, own_config
 from penstock.protocol.values import check_topic_name
+from penstock.raft.members import Members
 from penstock.topics.core.batch import Batch, WriteRequest
 from penstock.topics.core.dues import Dues
 from penstock.topics.core.entries import (
@@ -39,6 +40,7 @@ from penstock.topics.core.entries import (
     JobsClaimed,
     JobsExtended,
     JobsNacked,
+    MembersChanged,
     Passed,
     QueueEntry,
     Removed,
@@ -64,7 +66,17 @@ from penstock.topics.core.space import CONFIG, Rule, SpaceState, TopicSpace, res
 from penstock.topics.core.topic import AppendResult, Topic, check_selector
 from penstock.topics.core.topic_state import TopicSnapshot
 
-Entry = Created | Dropped | TopicEntry | QueueEntry | RouterEntry | SpaceCommitted | Passed | Began
+Entry = (
+    Created
+    | Dropped
+    | TopicEntry
+    | QueueEntry
+    | RouterEntry
+    | SpaceCommitted
+    | Passed
+    | Began
+    | MembersChanged
+)
 
 RESERVE_SEQS: Final = 1_024
 """How many seqs one entry reserves for records kept only in memory."""
@@ -87,6 +99,7 @@ class PartitionState(NamedTuple):
     queues: tuple[tuple[str, QueueState], ...]
     routers: tuple[Router, ...]
     spaces: tuple[tuple[str, SpaceState], ...] = ()
+    members: Members = Members(())
 
 
 class Partition:
@@ -108,6 +121,7 @@ class Partition:
         self._creating_spaces: dict[str, TopicSpace] = {}
         self.now_ms = 0  # the latest time of an applied entry
         self.term = 0  # of the last `Began`
+        self.members = Members(())  # of the group, once they have changed
         self._dues = Dues()  # of topics with a ttl, and of queues
         self._epoch = 0  # the last one assigned to a topic
         self._has_quota = self.limits.total_bytes_max > 0
@@ -303,7 +317,7 @@ class Partition:
             return self._with_log(self.topics[entry.topic], entry)
         if not jobs_of(entry):
             return _change()  # else time would pass here and not where the log is replayed
-        logged = self.queue(entry.topic).to_log(entry)
+        logged = entry if self.registry.is_replicated else self.queue(entry.topic).to_log(entry)
         return DecidedChange((entry,), (logged,) if logged else ())
 
     # Changes
@@ -342,6 +356,7 @@ class Partition:
                 (name, state_of(space.core, space.topic.earliest_seq))
                 for name, space in sorted(self.spaces.items())
             ),
+            self.members,
         )
 
     @classmethod
@@ -349,7 +364,7 @@ class Partition:
         """The partition of a snapshot."""
         partition = cls(registry)
         partition.adopt(state.epoch, state.now_ms)
-        partition.term = state.term
+        partition.term, partition.members = state.term, state.members
         for topic_state in state.topics:
             topic = Topic.restored(topic_state)
             partition.topics[topic.name] = topic
@@ -562,6 +577,10 @@ class Partition:
             self._note_due(topic)
         return len(topics)
 
+    def _apply_members(self, entry: MembersChanged) -> int:
+        self.members = entry.members
+        return 1
+
     def _stage_in_queue(self, entry: QueueEntry) -> None:
         self.queues[entry.topic].stage(entry)
 
@@ -670,6 +689,7 @@ _BY_KIND: Final[dict[type, _Handlers]] = {
         _Handlers(Partition._stage_in_queue, Partition._apply_in_queue),
     ),
     Began: _Handlers(_stage_nothing, Partition._apply_began),
+    MembersChanged: _Handlers(_stage_nothing, Partition._apply_members),
     Passed: _Handlers(_stage_nothing, Partition._apply_passed),
     **dict.fromkeys(
         (RouterStored, RouterRemoved), _Handlers(_stage_nothing, Partition._apply_router)

@@ -99,7 +99,7 @@ class Queue:
         self.finished = 0
         """Jobs acked since the start, for rates; neither logged nor in a snapshot."""
         self.last_finished_ms = 0
-        self.finished_rate: Any = None  # kept here for whoever looks, as a topic's rates are
+        self.finished_rate: Any = None  # kept here to be shown, as a topic's rates are
         self._fresh_seq = 1  # every live seq below was claimed at least once
         self._leases: dict[int, JobLease] = {}
         self._delayed: dict[int, int] = {}  # seq -> when it is due

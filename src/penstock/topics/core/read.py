@@ -15,7 +15,6 @@ from penstock.topics.core.record_row import Slot
 from penstock.topics.core.topic import LiveView, Topic
 from penstock.topics.core.topic_state import Floors
 
-_U32_MAX: Final = 2**32 - 1
 _NOBODY: Final[frozenset[str]] = frozenset()
 """Shared by all readers without a filter, so that watchers do not each keep an empty set."""
 

@@ -471,6 +471,12 @@ class RecordRow:
                 stop += 1
         return self._hot_seq + start, self._sizes[start:stop], items[start:stop]
 
+    def hot(self) -> tuple[int, array[int], list[Item]]:
+        """All slots in memory: first seq, times and contents."""
+        if self._fresh:
+            self._place()
+        return self._hot_seq, self._times[:], self._items[:]
+
     def hot_from(self, slots_max: int, bytes_max: int) -> int:
         """The hot position with at most this many slots after it, and bytes if not 0."""
         if self._fresh:

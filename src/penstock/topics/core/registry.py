@@ -40,6 +40,7 @@ class Registry:
         self.on_hot: Callable[[], None] = _nothing
         self.staged_bytes = 0  # of records submitted to a log
         self.identity = 0  # of the data directory, so that epochs of another directory never match
+        self.is_replicated = False  # other nodes apply what is logged: every lease is
         self.is_short = False  # a write found no room: old records should leave soon
         self._names: list[str] = []  # of topics, sorted, except for recent additions
         self._added: list[str] = []

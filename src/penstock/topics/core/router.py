@@ -42,7 +42,6 @@ from penstock.topics.core.record import (
 from penstock.topics.core.record_row import Slot
 from penstock.topics.core.topic import Topic
 
-GUARANTEES: Final = ("at_least_once", "exactly_once")
 STEP_RECORDS_MAX: Final = 1_024
 STEP_BYTES_MAX: Final = 4 * MIB
 """The most bytes in a step, unless a single record is larger: a step is one log entry."""
@@ -140,11 +139,6 @@ class RouterTable:
     def feeders_of(self, dest: str) -> list[Router]:
         """The routers that copy into a topic; all have the same source."""
         return [self._routers[key] for key in self._by_dest.get(dest, ())]
-
-    def touching(self, topic: str) -> list[str]:
-        """The routers that are removed with a topic, sorted by name."""
-        keys = {*self.by_source.get(topic, ()), *self._by_dest.get(topic, ())}
-        return sorted(name for name, _ in keys)
 
     def __iter__(self) -> Iterator[Router]:
         """Every router, sorted by name."""

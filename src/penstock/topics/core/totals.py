@@ -47,6 +47,10 @@ class Shelves(Generic[T]):
             if not shelf:
                 self._shelves.remove(shelf)
 
+    def part(self, number: int) -> list[T]:
+        """One shelf; numbers beyond the last begin anew, so that counting walks over everything."""
+        return list(self._shelves[number % len(self._shelves)].values()) if self._shelves else []
+
     def parts(self) -> Iterator[list[T]]:
         """Everything, one shelf at a time."""
         for shelf in list(self._shelves):

@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 
 from penstock.flow.drain import Drain
-from penstock.log.journal import LocalJournal
 from penstock.protocol.errors import Saturated, Throttled, TopicFull
+from penstock.raft.journal import ReplicatedJournal
 from penstock.topics.core.registry import Registry
 from penstock.topics.engine.writers import PartitionWriter
 
@@ -20,7 +20,7 @@ class Admission:
     def __init__(
         self,
         registry: Registry,
-        journal: LocalJournal,
+        journal: ReplicatedJournal,
         *,
         hot_bytes_max: int,
         waiting_bytes_max: int,

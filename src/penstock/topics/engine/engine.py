@@ -20,19 +20,23 @@ from penstock.kernel.clock import Clock, SteadyClock
 from penstock.kernel.errors import PenstockError, Rejected
 from penstock.kernel.system import RunQueue, SystemClock
 from penstock.log.executor import ExecutorStatus
-from penstock.log.journal import LocalJournal
 from penstock.log.reads import resolve
 from penstock.log.store import LogStore
 from penstock.protocol.config import TopicConfig
 from penstock.protocol.errors import (
     InvalidRequest,
+    NotReady,
     TopicNotFound,
     TopicsApart,
 )
+from penstock.raft.journal import GroupOptions, ReplicatedJournal
+from penstock.raft.messages import InstallSnapshot
 from penstock.topics.core.batch import WriteRequest
+from penstock.topics.core.codec import encode_entries
 from penstock.topics.core.cold_row import NotLoaded
 from penstock.topics.core.entries import (
     Appended,
+    Began,
     Configured,
     Created,
     Deleted,
@@ -45,9 +49,10 @@ from penstock.topics.core.entries import (
 from penstock.topics.core.partition import DecidedChange, Entry, Partition
 from penstock.topics.core.predicate import Predicate
 from penstock.topics.core.read import DiffPage, ReadRequest, read
-from penstock.topics.core.registry import Registry
+from penstock.topics.core.registry import Registry, partition_of
 from penstock.topics.core.topic import AppendResult, Topic, check_selector
 from penstock.topics.engine.admission import Admission
+from penstock.topics.engine.digests import Digests
 from penstock.topics.engine.forwarder import Forwarder, RouterCommands
 from penstock.topics.engine.letters import LetterCommands
 from penstock.topics.engine.options import EngineOptions
@@ -92,20 +97,33 @@ class Engine:
         self.clock = SteadyClock(clock or SystemClock())
         self.registry = Registry(self.limits)
         self.registry.identity = self.options.identity
+        self.registry.is_replicated = self.options.group is not None
         self._topics = self.registry.topics
+        self._arriving: set[int] = set()  # partitions that are being read in from a snapshot
         self.watchers = Watchers(self.limits)
         self.ready = False
         self.closing = False
         self._run_queue = RunQueue()
         self._has_no_quota = not self.limits.total_bytes_max
         self._boot_id = boot_id
-        self._loop = loop = asyncio.get_running_loop()
-        count = self.options.partitions
-        self.journal = LocalJournal(
+        self._loop = asyncio.get_running_loop()
+        self._set_up_log(store)
+        self._set_up_turns()
+        self._set_up_files()
+        self._set_up_commands()
+
+    def _set_up_log(self, store: LogStore) -> None:
+        """The journal, and a writer for each partition."""
+        loop, count = self._loop, self.options.partitions
+        group = self.options.group or GroupOptions()
+        self._member = group.member if self.options.group else self.options.member
+        self.journal = ReplicatedJournal(
             store,
             partitions=count,
             loop=loop,
             clock=self.clock,
+            options=group,
+            began=self._began,
             disk_sync_ms=self.options.disk_sync_ms,
         )
         self._backlog = self.journal.backlog
@@ -115,6 +133,7 @@ class Engine:
             self.watchers.by_topic,
             self.registry.routers.by_source,
             self._partition_failed,
+            self._leads,
         )
         self.writers = Writers(
             [
@@ -129,6 +148,10 @@ class Engine:
             ]
         )
         self._writer_of = self.writers.by_topic
+
+    def _set_up_turns(self) -> None:
+        """What decides whether a write is taken now, and whose turn it is."""
+        loop = self._loop
         self.admission = Admission(
             self.registry,
             self.journal,
@@ -151,7 +174,46 @@ class Engine:
         self.passing = Passing(
             self.writers, self.registry, self._is_noticed, clock=self.clock, loop=loop
         )
-        self._set_up_files()
+
+    def _set_up_files(self) -> None:
+        options, directory = self.options, self.options.data_dir
+        self.snapshots = self.cold_files = self.snapshotter = None
+        count = options.partitions
+        if directory is not None:
+            self.snapshots = SnapshotFiles(directory / SNAPSHOT_DIR)
+            self.cold_files = ColdFiles(options.cold_dir or directory / COLD_DIR)
+            self.snapshotter = Snapshotter(
+                self.journal,
+                list(self.writers),
+                self.registry,
+                self.snapshots,
+                self.cold_files,
+                seal=replace(options.seal, node_bytes_max=options.hot_bytes_max // (2 * count)),
+                log_bytes_min=options.compact_bytes_min,
+                clock=self.clock,
+                member=self._member,
+            )
+        cache_bytes = options.cold_cache_bytes
+        self.cold = ColdCache(
+            self.cold_files, self.journal.reads, bytes_max=cache_bytes, loop=self._loop
+        )
+        self.forwarder.cold = self.watchers.cold = self.cold
+        self.hot = HotLimit(self.registry, directory, options.hot_bytes_max, loop=self._loop)
+        self.watchers.mark = self.turns.mark
+        self.recovery = Recovery(
+            self.journal,
+            list(self.writers),
+            self.registry,
+            directory=directory,
+            snapshots=self.snapshots,
+            cold=self.cold_files,
+            hot=self.hot,
+            clock=self.clock,
+        )
+
+    def _set_up_commands(self) -> None:
+        """What takes the commands of queues, dead letters, spaces and routers."""
+        self.digests = Digests(self.writers, self.cold)
         self.queues = QueueCommands(
             self.writers,
             self.forwarder,
@@ -184,42 +246,16 @@ class Engine:
         """Set how many watchers are being written to, one batch after another; 0 at the end."""
         self.journal.wal.window.set_round(watchers)
 
-    def _set_up_files(self) -> None:
-        options, directory = self.options, self.options.data_dir
-        self.snapshots = self.cold_files = self.snapshotter = None
-        count = options.partitions
-        if directory is not None:
-            self.snapshots = SnapshotFiles(directory / SNAPSHOT_DIR)
-            self.cold_files = ColdFiles(options.cold_dir or directory / COLD_DIR)
-            self.snapshotter = Snapshotter(
-                self.journal,
-                list(self.writers),
-                self.registry,
-                self.snapshots,
-                self.cold_files,
-                seal=replace(options.seal, node_bytes_max=options.hot_bytes_max // (2 * count)),
-                log_bytes_min=options.compact_bytes_min,
-                clock=self.clock,
-                member=options.member,
-            )
-        cache_bytes = options.cold_cache_bytes
-        self.cold = ColdCache(
-            self.cold_files, self.journal.reads, bytes_max=cache_bytes, loop=self._loop
-        )
-        self.forwarder.cold = self.watchers.cold = self.cold
-        self.hot = HotLimit(self.registry, directory, options.hot_bytes_max, loop=self._loop)
-        self.watchers.mark = self.turns.mark
-        self.recovery = Recovery(
-            self.journal,
-            list(self.writers),
-            self.registry,
-            directory=directory,
-            snapshots=self.snapshots,
-            cold=self.cold_files,
-            hot=self.hot,
-            clock=self.clock,
-            member=options.member,
-        )
+    def _began(self, _partition: int, term: int) -> bytes:
+        """The first entry of a term that this node leads."""
+        now_ms, skipped_seqs = self.clock.now_ms(), self.recovery.skipped_seqs
+        return encode_entries([Began(term, self._member, now_ms, skipped_seqs)])
+
+    def _leads(self, partition: Partition) -> None:
+        """Time does not go back where another member led before."""
+        self.clock.go_on_from(partition.now_ms)
+        for name in partition.topics:
+            self.turns.mark(name)
 
     # Start and stop
 
@@ -253,6 +289,7 @@ class Engine:
         """Run routers to the end, write what is only in memory, close the log."""
         self.closing = True
         self.passing.stop()
+        self.digests.stop()
         self.turns.stop()
         if self.ready:
             try:
@@ -277,6 +314,31 @@ class Engine:
             writer.executor.stopped()
         self._run_queue.close()
 
+    async def install_snapshot(self, partition: int, message: InstallSnapshot) -> None:
+        """Take in a snapshot of another member, at `snapshots.incoming` with its segments in place.
+
+        Who brings the files holds `snapshotter.lock` meanwhile.
+        """
+        assert self.snapshotter is not None, "a node of a cluster has a data directory"
+        writer = list(self.writers)[partition]
+        before = set(writer.partition.topics)
+        self._arriving.add(partition)
+        try:
+            path = await self.recovery.install(writer, message)
+        finally:
+            self._arriving.discard(partition)
+        if path is None:
+            return
+        self.snapshotter.adopted(partition, message.mark.index, path.stat().st_size)
+        for name in before:
+            self.queues.forget(name)
+        for name in before - writer.partition.topics.keys():
+            self._forget(name)
+        for name in writer.partition.topics:
+            self.writers.created(name)
+            self.watchers.created(name)  # also if it was there: who came meanwhile did not see it
+            self.turns.mark(name)
+
     def partitions(self) -> list[ExecutorStatus]:
         """The published state of each partition's executor."""
         return [writer.executor.status for writer in self.writers]
@@ -286,10 +348,14 @@ class Engine:
         names = list(partition.topics)
         partition.forget()
         for name in names:
-            self.writers.dropped(name)
-            self.recency.forget(name)
-            self.queues.forget(name)
-            self.turns.mark(name)
+            self._forget(name)
+
+    def _forget(self, name: str) -> None:
+        """A topic is gone."""
+        self.writers.dropped(name)
+        self.recency.forget(name)
+        self.queues.forget(name)
+        self.turns.mark(name)
 
     # Topics
 
@@ -302,8 +368,20 @@ class Engine:
         topic = self.registry.topics.get(name)
         if topic is None:
             self.writers.of(name)  # raises if its partition is out of service
+            self.check_not_arriving(name)
             raise TopicNotFound(name)
         return topic
+
+    def check_not_arriving(self, name: str) -> None:
+        """Raise `NotReady` while a topic is absent only because its partition is read in anew."""
+        if self.is_arriving(name):
+            raise NotReady("the topic's partition takes in a snapshot: try again, or another node")
+
+    def is_arriving(self, name: str) -> bool:
+        """Whether a snapshot of a topic's partition is being read in: not all of it is there."""
+        if not self._arriving:
+            return False
+        return partition_of(name, self.options.partitions) in self._arriving
 
     def write(self, name: str, write: WriteRequest, done: OnWritten) -> None:
         """Append a batch. `done` is called exactly once, possibly before this returns."""
@@ -540,11 +618,7 @@ class Engine:
                 self.writers.created(name)
                 self.watchers.created(name)
             elif kind is Dropped:
-                name = entry.topic  # type: ignore[union-attr]
-                self.writers.dropped(name)
-                self.recency.forget(name)
-                self.queues.forget(name)
-                self.turns.mark(name)
+                self._forget(entry.topic)  # type: ignore[union-attr]
             elif kind in _MAKE_ROOM:
                 self.forwarder.made_room(entry.topic)  # type: ignore[union-attr]
 

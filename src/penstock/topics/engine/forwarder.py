@@ -24,7 +24,14 @@ from penstock.topics.core.partition import DecidedChange
 from penstock.topics.core.registry import Registry
 from penstock.topics.core.router import Router, RouterConfig, RouterStep
 from penstock.topics.engine.turns import SLICE_MS
-from penstock.topics.engine.writers import LogFailed, LogUncertain, PartitionWriter, Steps, Writers
+from penstock.topics.engine.writers import (
+    LogFailed,
+    LogFull,
+    LogUncertain,
+    PartitionWriter,
+    Steps,
+    Writers,
+)
 from penstock.topics.persist.cold import ColdCache
 
 STEPS_MAX: Final = 8
@@ -96,11 +103,11 @@ class Forwarder:
                 self.ask(router.config)
 
     def owes(self, dest: str) -> bool:
-        """Whether a router has something for a topic that is not there yet."""
+        """Whether a router that is run here has something for a topic that is not there yet."""
         routers = self._registry.routers
         if not routers.feeders_of(dest):
             return False
-        return any(self._is_behind(router) for router in self._upstream(dest))
+        return any(map(self._is_behind, self._upstream(dest)))
 
     async def drain(self, dest: str, *, strict: bool = False) -> bool:
         """Bring every router that leads to a topic to the current head of its source.
@@ -115,7 +122,8 @@ class Forwarder:
                 whole = await self._bring_up(router) and whole
             except (LogFailed, LogUncertain) as error:
                 if strict:  # it was about the router's step: nothing of the command was written
-                    raise LogFailed(error.message) from error
+                    kind = LogFull if isinstance(error, LogFull) else LogFailed
+                    raise kind(error.message) from error
                 whole = False
         return whole
 
@@ -188,7 +196,7 @@ class Forwarder:
                 if router.config.name not in found:
                     found[router.config.name] = router
                     ends.append(router.config.source)
-        return list(found.values())
+        return [each for each in found.values() if self._writers.of(each.config.dest).leads]
 
     def _due_of(self, source: str) -> OrderedDict[str, None]:
         """The routers due for a step, in order: all of them once the source has grown.
@@ -208,8 +216,10 @@ class Forwarder:
         return source is not None and router.source_seq < source.head_seq
 
     def _step(self, router: Router) -> None:
-        """Take one step in the turn of the source."""
+        """Take one step in the turn of the source, where this node leads the destination."""
         writer = self._writers.of(router.config.dest)
+        if not writer.leads:
+            return
         if writer.is_held:
             writer.later(partial(self.ask, router.config))
             return

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from penstock.kernel.units import MIB
 from penstock.protocol.limits import TopicLimits
+from penstock.raft.journal import GroupOptions
 from penstock.topics.persist.segments import SealOptions
 
 
@@ -21,8 +22,8 @@ class EngineOptions:
     `compact_bytes_min` and larger than they are; four times as large while the loop is busy.
     `cold_dir` is in the data directory by default. `identity` is added to the epochs shown to
     readers where no data directory provides one. `hot_bytes_max` is how many bytes of records
-    memory holds, over all topics; 0: all of them. `member` is the id of this node in its cluster; 0
-    for a node alone.
+    memory holds, over all topics; 0: all of them. `member` is the id that a node alone writes into
+    its log; `group` is a node's place in its cluster.
     """
 
     partitions: int = 2
@@ -37,4 +38,5 @@ class EngineOptions:
     cold_cache_bytes: int = 128 * MIB
     identity: int = 0
     member: int = 0
+    group: GroupOptions | None = None
     hot_bytes_max: int = 256 * MIB

@@ -21,7 +21,7 @@ from penstock.topics.engine.writers import PartitionWriter
 PASS_S: Final = 1.0
 """How often it is looked whether something is due."""
 LEAVING_BYTES_MIN: Final = MIB
-"""So much memory is worth an entry, even if it is noticed by no one."""
+"""So much memory is worth an entry, even if no reader notices it."""
 
 
 class Passing:
@@ -62,7 +62,7 @@ class Passing:
         now_ms = self._clock.now_ms()
         is_short, self._registry.is_short = self._registry.is_short, False
         for writer in self._writers:
-            if writer.is_held or writer.is_out_of_service:
+            if writer.is_held:  # or out of service, or another member leads
                 continue  # looked at again in a second
             if self._matters(writer.partition, now_ms, is_short=is_short):
                 entries = (Passed(now_ms),)

@@ -72,7 +72,7 @@ def _finished_per_s(queue: Queue, now_ms: int) -> float:
 
 
 def _workers(held: Iterable[JobLease]) -> list[QueueWorker]:
-    """Who holds how many leases, the most first; the leases come in the order of their ends."""
+    """How many leases each worker holds, most first; the leases come in the order of their ends."""
     counts: dict[str, int] = {}
     ends: dict[str, int] = {}
     for lease in held:

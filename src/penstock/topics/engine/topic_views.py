@@ -1,4 +1,4 @@
-"""Topics for people: one, or a page of them by name, by rate, by who is behind, by bytes.
+"""Topics for people: one, or a page of them by name, by rate, by lag, by bytes.
 
 A page costs its topics, not all of them. Another order than by name has to look at all of them:
 that happens in slices of the loop, and the order is kept for a while.

@@ -1,8 +1,8 @@
 """The write path of one partition: staged at once, logged together, answered in order.
 
-All changes of one iteration of the event loop become one entry of the log, and changes that arrive
-while entries are being written form the next one: the higher the load, the more writes share a
-sync.
+All changes of one iteration of the event loop become one entry of the log, or a few where they are
+large, and changes that arrive while entries are being written form the next one: the higher the
+load, the more writes share a sync.
 """
 
 from __future__ import annotations
@@ -17,12 +17,15 @@ from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from penstock.commits.sessions import CommitAnswer
 from penstock.kernel.errors import Busy, PenstockError, Rejected, Unavailable, Unknown
-from penstock.log.executor import Phase, WorkKind
-from penstock.log.journal import LocalJournal
+from penstock.kernel.units import MIB
+from penstock.log.executor import Phase, RestoreInProgress, WorkKind
 from penstock.log.reads import resolve
+from penstock.log.store import DiskFull, LogEntry
+from penstock.raft.journal import ReplicatedJournal
+from penstock.raft.ready import NotLeader, NotServing
 from penstock.topics.core.batch import Batch
-from penstock.topics.core.codec import encode_entries
-from penstock.topics.core.entries import Appended, Began, Passed, SpaceCommitted
+from penstock.topics.core.codec import decode_entries, encode_entries
+from penstock.topics.core.entries import Appended, Began, MembersChanged, Passed, SpaceCommitted
 from penstock.topics.core.partition import DecidedChange, Entry, Partition
 from penstock.topics.core.registry import partition_of
 from penstock.topics.core.router import RouterEntry
@@ -39,10 +42,15 @@ _LOGGER: Final = logging.getLogger("penstock.topics")
 _NOTHING: Final = DecidedChange((), ())
 _NOT_WRITTEN: Final = (Busy, Rejected, Unavailable)
 """Errors with which the log says that it has nothing of an entry. Any other one leaves it open."""
+_DEFINITE: Final = (NotLeader, NotServing, Busy)
+"""Of these, the ones that tell the caller what to do next."""
 UNSYNCED_SEQS_MAX: Final = 4_096
 """The most seqs of a topic assigned without a sync: half of them while a sync is in flight, half
 before the next begins. This many are skipped after a crash of the machine.
 """
+ENTRY_BYTES: Final = 4 * MIB
+"""What one entry of the log holds, unless a single change has more: another node takes an entry as
+a whole."""
 
 
 class Audience(NamedTuple):
@@ -53,6 +61,7 @@ class Audience(NamedTuple):
     listened: Container[str]
     routed: Container[str]
     partition_failed: Callable[[Partition], None] = lambda _partition: None
+    leads: Callable[[Partition], None] = lambda _partition: None
 
 
 class Exclusive:
@@ -76,6 +85,12 @@ class LogFailed(Unavailable):
     """The log refused a write: nothing of it was kept, and it may be retried later."""
 
     code = "log_failed"
+
+
+class LogFull(LogFailed):
+    """The log's disk has no room: nothing of the write was kept, and space makes it possible."""
+
+    code = "log_full"
 
 
 class LogUncertain(Unknown):
@@ -107,7 +122,7 @@ class PartitionWriter:
         self,
         number: int,
         partition: Partition,
-        journal: LocalJournal,
+        journal: ReplicatedJournal,
         *,
         loop: asyncio.AbstractEventLoop,
         audience: Audience,
@@ -129,6 +144,7 @@ class PartitionWriter:
         self._listened = audience.listened
         self._routed = audience.routed
         self._partition_failed = audience.partition_failed
+        self._tell_leads = audience.leads
         self._pending: Waiting = []
         self._entries: list[Entry] = []
         self._sync = False
@@ -138,6 +154,7 @@ class PartitionWriter:
         self._refused: Callable[[], None] | None = None  # fails the last of these, if refused
         self._committing = False  # consequences of an answer run after the current commits
         self._failed: Exception | None = None  # until nothing is in flight
+        self._follows: PenstockError | None = None  # why changes are refused: another one leads
         self.refusal: PenstockError | None = None  # why changes are refused at present
         self._held: deque[Callable[[], None]] | None = None  # commands behind an exclusive one
         self._held_bytes = 0
@@ -151,12 +168,53 @@ class PartitionWriter:
         """Whether nothing is staged."""
         return not self._pending and not self._flying
 
+    # What the group says: see `raft.group.Replica`
+
+    @property
+    def leads(self) -> bool:
+        """Whether this node decides for the partition."""
+        return self._follows is None
+
+    def apply_entry(self, entry: LogEntry) -> None:
+        """Apply a committed entry that was not proposed here."""
+        entries = tuple(decode_entries(entry.payload))
+        self.partition.apply_all(entries)
+        self.applied_index = entry.index
+        self._committed(entries)
+        self._check_hot()
+
+    def lead(self) -> None:
+        """Decide from now on."""
+        self._follows = None
+        if self._failed is None:
+            self.refusal = None
+        self.is_held = self._held is not None
+        self._tell_leads(self.partition)
+
+    def follow(self, refusal: PenstockError) -> None:
+        """Refuse changes: what is not submitted yet, and commands that wait."""
+        if self.is_out_of_service:
+            return
+        self._follows = refusal
+        self.is_held = True  # so that every command calls `_check_leads` first
+        if self._failed is None:
+            self.refusal = refusal
+        if not self._flying:
+            self._drop_pending(refusal)
+            self._wake_idle()
+
+    def _check_leads(self) -> None:
+        """Raise if this node cannot decide for the partition."""
+        self.check()
+        if self._follows is not None:
+            raise self._follows
+
     def later(self, command: Callable[[], None], size_bytes: int = 0) -> None:
         """Run a command after the exclusive one, in order of arrival.
 
-        Its bytes count as waiting until then. Raises `PartitionFailed` if it will never run.
+        Its bytes count as waiting until then. Raises if it will never run.
         """
-        self.check()
+        self._check_leads()
         assert self._held is not None, "only while it is held"
         self._held.append(command)
         self._held_bytes += size_bytes
@@ -238,9 +296,11 @@ class PartitionWriter:
         return await future
 
     def check(self) -> None:
-        """Raise `PartitionFailed` if the partition is out of service."""
+        """Raise why the partition's topics are not known: it failed, or takes in a snapshot."""
         if self.is_out_of_service:
             raise self.executor.failure()
+        if self.executor.phase is Phase.RESTORING and not self.leads:
+            raise RestoreInProgress(f"partition {self.number} takes in a snapshot: try again")
 
     @property
     def is_out_of_service(self) -> bool:
@@ -264,7 +324,7 @@ class PartitionWriter:
 
     async def settled(self) -> None:
         """Wait until everything staged now is committed or failed, and nothing is held."""
-        self.check()
+        self._check_leads()
         while self._held is not None:
             waiter: asyncio.Future[None] = self._loop.create_future()
             self._held.append(partial(resolve, waiter, None))
@@ -285,7 +345,7 @@ class PartitionWriter:
         """Begin an exclusive command: hold back others, and wait until nothing is staged."""
         await self._exclusive.acquire()
         try:
-            self.check()
+            self._check_leads()
             self._held = deque()
             self.is_held = True
             await self.until_idle()
@@ -301,7 +361,7 @@ class PartitionWriter:
         held, self._held = self._held, None
         self._count(-self._held_bytes)  # they must not be refused for each other's bytes
         self._held_bytes = 0
-        self.is_held = False
+        self.is_held = self._follows is not None
         for command in held or ():
             self._guarded(command)
 
@@ -328,7 +388,7 @@ class PartitionWriter:
             self._fail_pending(error)
 
     def _flush(self) -> None:
-        """Submit what is staged to the log, as one entry."""
+        """Submit what is staged to the log."""
         self._scheduled = False
         waiting, entries, sync = self._pending, self._entries, self._sync
         if not waiting:
@@ -349,21 +409,37 @@ class PartitionWriter:
             # Later changes of this writer are answered after this sync, so counting restarts here.
             self._unsynced_seqs.clear()
             sync = True
-        self._flying.append(waiting)
-        size_bytes = 0
         try:
-            payload = encode_entries(entries)
-            size_bytes = len(payload)
-            self._count(size_bytes)
-            index = self._journal.append(
-                self.number, payload, partial(self._on_written, size_bytes), sync=sync
-            )
-            self._flying_indexes.append(index)
+            parts = _payloads(waiting, entries)
         except Exception as error:
-            refused = error if isinstance(error, _NOT_WRITTEN) else LogFailed(str(error))
-            self._flying_indexes.append(0)
-            self._refused = partial(self._written, size_bytes, refused)
-            self._tell_refused()
+            self._flying.append(waiting)
+            self._refuse(error, 0)
+        else:
+            self._log(parts, sync=sync)
+
+    def _log(self, parts: Sequence[tuple[Waiting, bytes]], *, sync: bool) -> None:
+        """Append entries to the log, until it refuses one: later ones were decided on that."""
+        for place, (waiting, payload) in enumerate(parts):
+            size_bytes = len(payload)
+            self._flying.append(waiting)
+            self._count(size_bytes)
+            try:
+                index = self._journal.append(
+                    self.number, payload, partial(self._written, size_bytes), sync=sync
+                )
+            except Exception as error:
+                for later, _ in parts[place + 1 :]:
+                    waiting.extend(later)
+                self._refuse(error, size_bytes)
+                return
+            self._flying_indexes.append(index)
+
+    def _refuse(self, error: Exception, size_bytes: int) -> None:
+        """The log refused what was to fly last."""
+        refused = error if isinstance(error, _NOT_WRITTEN) else LogFailed(str(error))
+        self._flying_indexes.append(0)
+        self._refused = partial(self._written, size_bytes, refused)
+        self._tell_refused()
 
     def _count(self, size_bytes: int) -> None:
         """Change the number of waiting bytes."""
@@ -395,21 +471,21 @@ class PartitionWriter:
                 far = far or count > UNSYNCED_SEQS_MAX // 2
         return far
 
-    def _on_written(self, size_bytes: int, error: Exception | None) -> None:
-        """Handle the log's answer as one piece of replication work."""
-        try:
-            self.executor.submit(WorkKind.REPLICATION, partial(self._written, size_bytes, error))
-        except PenstockError:  # the partition failed meanwhile, and its writer was told
-            self._count(-size_bytes)
-
     def _written(self, size_bytes: int, error: Exception | None) -> None:
-        """Commit or fail the oldest entry in flight."""
+        """Commit or fail the oldest entry in flight, in the executor's turn."""
         self._count(-size_bytes)
+        if self.is_out_of_service:  # and everyone who waits was told
+            return
         waiting, index = self._flying.popleft(), self._flying_indexes.popleft()
         if error is not None and self._failed is None:
             self._journal.failed(self.number, error)  # failures that follow from it are not counted
             self._failed = error
-            self.refusal = LogFailed(f"the log did not take a write: {error}")
+            kind = LogFull if isinstance(error, DiskFull) else LogFailed
+            self.refusal = (
+                error
+                if isinstance(error, _DEFINITE)
+                else kind(f"the log did not take a write: {error}")
+            )
             self.partition.abandon(_topics_of((waiting, *self._flying, self._pending)))
         if self._failed is not None:
             self._fail(waiting, error)
@@ -417,13 +493,16 @@ class PartitionWriter:
             self.applied_index = index
             self._backlog.finished += size_bytes
             self._commit_all(waiting)
-            registry = self.partition.registry
-            if registry.totals.hot_bytes > registry.hot_bytes_max:
-                registry.on_hot()
+            self._check_hot()
         if self._flying:
             self._tell_refused()
         else:
             self._settle()
+
+    def _check_hot(self) -> None:
+        registry = self.partition.registry
+        if registry.totals.hot_bytes > registry.hot_bytes_max:
+            registry.on_hot()
 
     def _fail(self, waiting: Waiting, error: Exception | None) -> None:
         """Fail one entry in flight: later ones were decided on the one that failed first.
@@ -439,6 +518,15 @@ class PartitionWriter:
             self._guarded(partial(done, answer))
         if not self._flying:
             self._fail_pending(self.refusal)
+
+    def _drop_pending(self, error: Exception) -> None:
+        """Fail what is staged and not yet submitted, and let later decisions not count on it.
+
+        This node may lead again: a seq that was left counted would then be missing on all nodes.
+        Nothing is in flight.
+        """
+        self.partition.abandon(_topics_of((self._pending,)))
+        self._fail_pending(error)
 
     def _fail_pending(self, error: Exception) -> None:
         """Fail what is staged and not yet submitted."""
@@ -474,12 +562,16 @@ class PartitionWriter:
     def _settle(self) -> None:
         """Reset after a failure and wake waiters: nothing is in flight."""
         if self._failed is not None:
-            self._failed = self.refusal = None
-            self._journal.resume(self.number)
+            self._failed, self.refusal = None, self._follows
+        if self._follows is not None:
+            self._drop_pending(self._follows)
         if not self._pending:
-            idle, self._idle = self._idle, []
-            for waiter in idle:
-                resolve(waiter, None)
+            self._wake_idle()
+
+    def _wake_idle(self) -> None:
+        idle, self._idle = self._idle, []
+        for waiter in idle:
+            resolve(waiter, None)
 
     def _commit_all(self, waiting: Waiting) -> None:
         apply, listened, routed = self.partition.apply, self._listened, self._routed
@@ -522,6 +614,25 @@ def _size_of(change: DecidedChange) -> int:
     )
 
 
+def _payloads(waiting: Waiting, entries: Sequence[Entry]) -> list[tuple[Waiting, bytes]]:
+    """What is staged as payloads of the log, each with its changes: one, unless it is too large."""
+    payload = encode_entries(entries)
+    if len(payload) <= ENTRY_BYTES or len(waiting) == 1:
+        return [(waiting, payload)]
+    parts: list[tuple[Waiting, list[Entry]]] = [([], [])]
+    taken_bytes = 0
+    for each in waiting:
+        logged = each[0].to_log if isinstance(each[0], DecidedChange) else (each[0],)
+        size_bytes = len(encode_entries(logged)) if logged else 0
+        if taken_bytes and taken_bytes + size_bytes > ENTRY_BYTES:
+            parts.append(([], []))
+            taken_bytes = 0
+        parts[-1][0].append(each)
+        parts[-1][1].extend(logged)
+        taken_bytes += size_bytes
+    return [(part, encode_entries(logged)) for part, logged in parts]
+
+
 def _topics_of(staged: Iterable[Waiting]) -> set[str]:
     """The topics of changes in flight."""
     entries = (
@@ -530,7 +641,11 @@ def _topics_of(staged: Iterable[Waiting]) -> set[str]:
         for change, _ in waiting
         for entry in (change.entries if isinstance(change, DecidedChange) else (change,))
     )
-    return {entry.topic for entry in entries if not isinstance(entry, RouterEntry | Passed | Began)}
+    return {
+        entry.topic
+        for entry in entries
+        if not isinstance(entry, RouterEntry | Passed | Began | MembersChanged)
+    }
 
 
 class Writers:

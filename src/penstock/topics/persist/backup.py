@@ -18,7 +18,7 @@ from crc32c import crc32c
 
 from penstock.kernel.errors import Corrupt, Rejected, Unavailable
 from penstock.kernel.units import MIB
-from penstock.log.disk import make_directory, open_private
+from penstock.log.disk import make_directory, open_private, sync_directory
 from penstock.log.store import Append, InstallBoundary, LogStore, Operation, SetHardState
 from penstock.log.stores import open_store
 from penstock.topics.persist.data_dir import (
@@ -36,7 +36,6 @@ from penstock.topics.persist.data_dir import (
     read_boot,
     read_layout,
     summary_of,
-    sync_directory,
     verify_snapshot,
     write_boot,
     write_file,
@@ -158,7 +157,9 @@ def read_list(directory: Path) -> BackupList:
     if found is None:
         raise Rejected(f"{directory} is not a backup: it has no {LIST_FILE}")
     if found.version != VERSION:
-        raise Rejected(f"expected a backup of version {VERSION}, found {found.version}")
+        raise Rejected(
+            f"the backup is of version {found.version}, and this Penstock reads version {VERSION}"
+        )
     return found
 
 

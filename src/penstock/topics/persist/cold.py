@@ -114,7 +114,7 @@ class ColdCache:
 
     async def _fetch(self, block: ColdBlock) -> None:
         try:
-            records = await self._read(block)
+            records = await self.read(block)
         except Exception as error:
             # Any error counts: the waiters will retry, and must not do so without a pause.
             _LOGGER.error("cold records cannot be read: %s", error.__cause__ or error)
@@ -126,7 +126,8 @@ class ColdCache:
         self._failed.pop(block, None)
         self._keep(block, records)
 
-    async def _read(self, block: ColdBlock) -> list[RawRecord | None]:
+    async def read(self, block: ColdBlock) -> list[RawRecord | None]:
+        """The records of a block, which is not kept."""
         if self._files is None:
             raise Corrupt(f"{block} cannot be read: this node has no directory for cold records")
         records: list[RawRecord | None]

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple, Self, TypeVar
 import msgspec
 
 from penstock.kernel.errors import Corrupt, Rejected
-from penstock.log.disk import LOCK_NAME, make_directory, open_private
+from penstock.log.disk import LOCK_NAME, make_directory, open_private, sync_directory
 from penstock.log.store import Bounds
 from penstock.log.stores.segment.format import PREPARING_SUFFIX
 from penstock.topics.core.cold_row import ColdBlock, SlotRun
@@ -151,6 +151,27 @@ class SnapshotFiles:
             boundary_index=bounds.boundary_index,
         )
 
+    def incoming(self, partition: int, index: int) -> Path:
+        """Where a snapshot of another member is put, whole, before it is used."""
+        make_directory(self.path)
+        return self.path / f"{partition:05d}-{index:020d}.incoming"
+
+    def adopt(self, partition: int, index: int) -> Path:
+        """Give an incoming snapshot, whose log is in place, its name."""
+        path = self.path_of(SnapshotHeader(partition, index))
+        self.incoming(partition, index).replace(path)
+        sync_directory(self.path)
+        return path
+
+    def settle(self, partition: int, boundary_index: int) -> None:
+        """After a crash: an incoming snapshot is used if the log continues it, else removed."""
+        for path in self.path.glob(f"{partition:05d}-*.incoming"):
+            index = int(path.stem.partition("-")[2])
+            if index == boundary_index:
+                self.adopt(partition, index)
+            else:
+                path.unlink()
+
     def keep(self, partition: int, indexes: Collection[int]) -> None:
         """Remove the snapshots of a partition except for some."""
         for each in self.found(partition):
@@ -234,8 +255,12 @@ class ColdFiles:
         """Every segment, by name."""
         if not self.path.exists():
             return []
-        names = (path.name for path in self.path.iterdir())
-        return sorted(name for name in names if _SEGMENT.fullmatch(name))
+        return sorted(path.name for path in self.path.iterdir() if self.is_name(path.name))
+
+    @staticmethod
+    def is_name(name: str) -> bool:
+        """Whether a file of this name is a segment."""
+        return _SEGMENT.fullmatch(name) is not None
 
     def open(self, name: str) -> tuple[SegmentHead, list[BlockPlace]]:
         """The topics and blocks of a segment."""
@@ -368,10 +393,15 @@ def check_log_is_there(directory: Path) -> None:
     The layout is written after the first file of the log is durable.
     """
     log = directory / LOG_DIR
-    names = [path.name for path in log.iterdir()] if log.is_dir() else []
-    has_files = any(name != LOCK_NAME and not name.endswith(PREPARING_SUFFIX) for name in names)
-    if not has_files and (directory / LAYOUT_FILE).exists():
+    if not has_log(directory) and (directory / LAYOUT_FILE).exists():
         raise Corrupt(f"the log of the data directory is gone: {log} has no files", file=str(log))
+
+
+def has_log(directory: Path) -> bool:
+    """Whether a data directory has any file of a log."""
+    log = directory / LOG_DIR
+    names = [path.name for path in log.iterdir()] if log.is_dir() else []
+    return any(name != LOCK_NAME and not name.endswith(PREPARING_SUFFIX) for name in names)
 
 
 def take_cold_dir(cold: Path, layout: Layout) -> None:
@@ -420,15 +450,6 @@ def write_file(path: Path, parts: Iterable[bytes], *, sync_directory: bool = Tru
 def sync_directory_of(path: Path) -> None:
     """Make the name of a file durable."""
     sync_directory(path.parent)
-
-
-def sync_directory(path: Path) -> None:
-    """Make creations, renames and removals in a directory durable."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def remove_unfinished(path: Path) -> None:

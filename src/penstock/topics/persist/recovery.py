@@ -20,10 +20,11 @@ from typing import Final
 from penstock.kernel.clock import Clock
 from penstock.kernel.errors import Corrupt, Rejected
 from penstock.log.executor import WorkKind
-from penstock.log.journal import LocalJournal
 from penstock.log.store import Bounds
+from penstock.raft.journal import ReplicatedJournal, Start
+from penstock.raft.messages import InstallSnapshot
 from penstock.topics.core.codec import decode_entries
-from penstock.topics.core.entries import Advanced, Began
+from penstock.topics.core.entries import Advanced
 from penstock.topics.core.partition import DecidedChange, Entry
 from penstock.topics.core.registry import Registry
 from penstock.topics.engine.writers import UNSYNCED_SEQS_MAX, PartitionWriter
@@ -40,6 +41,7 @@ from penstock.topics.persist.data_dir import (
     summary_of,
     take_cold_dir,
     this_boot_id,
+    verify_snapshot,
     write_boot,
     write_layout,
 )
@@ -58,7 +60,7 @@ class Recovery:
 
     def __init__(
         self,
-        journal: LocalJournal,
+        journal: ReplicatedJournal,
         writers: Sequence[PartitionWriter],
         registry: Registry,
         *,
@@ -67,7 +69,6 @@ class Recovery:
         cold: ColdFiles | None = None,
         hot: HotLimit | None = None,
         clock: Clock,
-        member: int = 0,
     ) -> None:
         self._journal = journal
         self._writers = writers
@@ -77,7 +78,7 @@ class Recovery:
         self._cold = cold
         self._hot = hot
         self._clock = clock
-        self._member = member
+        self.skipped_seqs = 0  # where this node begins to lead: the machine may have crashed
         self._total = 0
         self._done = 0
         self.indexes: dict[int, int] = {}  # the snapshot that each partition started from
@@ -125,7 +126,13 @@ class Recovery:
         self._done = self._total
 
     def _check_that_something_serves(self) -> None:
-        """Refuse to start if no partition could be restored."""
+        """Refuse to start if no partition could be restored.
+
+        A node of a cluster starts all the same: what it has is applied once it is known to be
+        committed, and the others go on without its damaged partitions.
+        """
+        if self._registry.is_replicated:
+            return
         failed = [writer for writer in self._writers if writer.is_out_of_service]
         if failed and not self._registry.topics:
             error = failed[0].executor.error
@@ -149,22 +156,52 @@ class Recovery:
         return bounds, found
 
     async def begin(self, boot_id: str | None) -> None:
-        """Write the first entry of this start to every partition, with one sync for all."""
+        """Take part in the groups; a node alone leads them, with one sync for all."""
         boot_id = boot_id or this_boot_id()
-        skipped_seqs = UNSYNCED_SEQS_MAX if self._has_crashed(boot_id) else 0
-        if skipped_seqs:
+        self.skipped_seqs = UNSYNCED_SEQS_MAX if self._has_crashed(boot_id) else 0
+        if self.skipped_seqs:
             text = "the machine crashed: topics that do not wait for syncs skip %d seqs"
-            _LOGGER.warning(text, skipped_seqs)
-        serving = [writer for writer in self._writers if not writer.is_out_of_service]
-        await asyncio.gather(*(self._begin(writer, skipped_seqs) for writer in serving))
+            _LOGGER.warning(text, self.skipped_seqs)
+        for writer in self._writers:
+            if not writer.is_out_of_service:
+                number, members = writer.number, writer.partition.members
+                start = Start(self.indexes.get(number, 0), writer.applied_index, members)
+                try:
+                    self._journal.open_group(number, writer, start)
+                except Exception as error:
+                    writer.executor.fail(error)
+        await self._journal.begin()
+        self.skipped_seqs = 0
         if self._directory is not None:
             indexes = self._boot.indexes if self._boot is not None else []
             write_boot(self._directory, Boot(boot_id, clean=False, indexes=indexes))
 
-    async def _begin(self, writer: PartitionWriter, skipped_seqs: int) -> None:
-        term, now_ms = self._journal.term(writer.number), self._clock.now_ms()
-        entries = (Began(term, self._member, now_ms, skipped_seqs),)
-        await writer.commit(DecidedChange(entries, entries), sync=True)
+    async def install(self, writer: PartitionWriter, message: InstallSnapshot) -> Path | None:
+        """Replace a partition's state by a snapshot of another member, which has been put in place.
+
+        None if it is not needed any more. A crash leaves the old state or the new one.
+        """
+        assert self._snapshots is not None, "a node of a cluster has a data directory"
+        number, index = writer.number, message.mark.index
+        path, group = self._snapshots.incoming(number, index), self._journal.groups[number]
+        loop = asyncio.get_running_loop()
+        header, _ = await loop.run_in_executor(None, verify_snapshot, path)
+        if header != (number, index):
+            raise Corrupt(f"{path.name} is a snapshot of partition {header[0]} at {header[1]}")
+        if not group.begin_install(message):
+            group.take((message,))
+            path.unlink()
+            return None
+        try:
+            writer.executor.start()
+            writer.partition.forget()
+            found = FoundSnapshot(number, index, path)
+            await self._restore(writer, Bounds(index, message.mark.term, index), found)
+            await self._journal.install(number, message)
+            return await loop.run_in_executor(None, self._snapshots.adopt, number, index)
+        except Exception as error:
+            writer.executor.fail(error)
+            raise
 
     def _has_crashed(self, boot_id: str | None) -> bool:
         """Whether the machine may have stopped before everything acknowledged was synced."""
@@ -195,7 +232,8 @@ class Recovery:
             )
         if self._cold is not None and self._cold.path.parent != self._directory:
             take_cold_dir(self._cold.path, found)
-        self._registry.identity = found.identity
+        given = self._journal.options.identity
+        self._registry.identity = found.identity if given is None else given
         self._boot = read_boot(self._directory)
 
     async def _choose(self, number: int, bounds: Bounds) -> FoundSnapshot | None:
@@ -208,6 +246,7 @@ class Recovery:
             return None
         choose = partial(self._snapshots.choose, number, bounds)
         loop = asyncio.get_running_loop()
+        await loop.run_in_executor(None, self._snapshots.settle, number, bounds.boundary_index)
         found, damaged = await loop.run_in_executor(None, choose)
         for path, reason in damaged:
             self.damaged_snapshots.append(str(path))
@@ -238,7 +277,6 @@ class Recovery:
         while await writer.run(WorkKind.MAINTENANCE, partial(next, slices, False)):
             if self._hot is not None and self._is_over_hot_limit:
                 await self._hot.enforce()
-        writer.applied_index = self._journal.committed(writer.number)
         writer.executor.restored()
 
     def _slices(
@@ -265,11 +303,13 @@ class Recovery:
                     restoring.take(decode_kept(reader.name, payload))
                     self._done = before + reader.offset // _SNAPSHOT_UNIT_BYTES
                     yield
+        writer.applied_index = index
         before = self._done
         replay = writer.partition.apply_all
-        last_index = self._journal.committed(writer.number)
+        last_index = min(self._journal.committed(writer.number), bounds.last_index)
         for entry in self._journal.entries(writer.number, index + 1, last_index):
             replay(decode_entries(entry.payload))
+            writer.applied_index = entry.index
             self.log_bytes += len(entry.payload)
             self._done = before + entry.index - index
             yield
@@ -297,7 +337,7 @@ class Recovery:
 
 async def close_clean(
     writers: Sequence[PartitionWriter],
-    journal: LocalJournal,
+    journal: ReplicatedJournal,
     boot_id: str | None,
     directory: Path | None = None,
 ) -> None:
@@ -310,6 +350,8 @@ async def close_clean(
             if topic.config.durability == "ephemeral" and topic.reserved_seq != topic.head_seq
         ]
         change = DecidedChange(tuple(entries), tuple(entries))
+        if not writer.leads:
+            continue
         if entries:
             await writer.commit(change, sync=True)
         else:

@@ -19,7 +19,7 @@ from crc32c import crc32c
 
 from penstock.kernel.errors import Corrupt, PenstockError, Rejected, Unavailable
 from penstock.kernel.units import MIB
-from penstock.log.disk import make_directory
+from penstock.log.disk import make_directory, sync_directory
 from penstock.log.store import InstallBoundary, Operation, SetHardState
 from penstock.log.stores import open_store
 from penstock.log.stores.segment import format as fmt
@@ -43,7 +43,6 @@ from penstock.topics.persist.data_dir import (
     read_boot,
     read_layout,
     segment_name,
-    sync_directory,
     verify_snapshot,
     write_boot,
     write_file,

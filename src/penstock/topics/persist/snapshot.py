@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from penstock.kernel.errors import Corrupt
 from penstock.protocol.config import TopicConfig
+from penstock.raft.members import Members
 from penstock.topics.core.cold_row import ColdBlock, PackedRun, Tags, packed_run
 from penstock.topics.core.entries import FeedMark
 from penstock.topics.core.leases import JobLease
@@ -135,7 +136,7 @@ class KeptRouter(Struct, frozen=True, array_like=True, tag="U"):
 
 
 class KeptEpoch(Struct, frozen=True, array_like=True, tag="N"):
-    """The last epoch assigned to a topic, the latest time of an entry, and the last term.
+    """The last epoch assigned to a topic, the latest time of an entry, the last term, the members.
 
     A snapshot of an earlier version has no time: that of its topics counts.
     """
@@ -143,6 +144,7 @@ class KeptEpoch(Struct, frozen=True, array_like=True, tag="N"):
     epoch: int
     now_ms: int = 0
     term: int = 0
+    members: Members = Members(())
 
 
 Kept = (
@@ -274,6 +276,7 @@ class Restoring:
                 case KeptEpoch():
                     self._partition.adopt(entry.epoch, entry.now_ms)
                     self._partition.term = entry.term
+                    self._partition.members = entry.members
 
     def _begin(self, entry: KeptTopic) -> None:
         topic = Topic(entry.topic, entry.config, epoch=entry.epoch, now_ms=entry.now_ms)
@@ -354,7 +357,9 @@ class Restoring:
 
 def _framed(partition: Partition, files: set[str]) -> Iterator[list[Kept]]:
     """The entries of a partition: small ones of many topics in one frame, large ones alone."""
-    here: list[Kept] = [KeptEpoch(partition.epoch, partition.now_ms, partition.term)]
+    here: list[Kept] = [
+        KeptEpoch(partition.epoch, partition.now_ms, partition.term, partition.members)
+    ]
     weight = 0
     for entry in chain(_topics(partition, files), _routers(partition)):
         here.append(entry)

@@ -29,8 +29,8 @@ from penstock.kernel.clock import Clock
 from penstock.kernel.errors import Corrupt, PenstockError, Unavailable
 from penstock.kernel.units import KIB, MIB
 from penstock.log.executor import WorkKind
-from penstock.log.journal import LocalJournal
 from penstock.log.store import Compact, LogStore, Operation, Sync
+from penstock.raft.journal import ReplicatedJournal
 from penstock.topics.core.cold_row import ColdBlock, Tags
 from penstock.topics.core.registry import Registry
 from penstock.topics.engine.writers import PartitionWriter
@@ -94,7 +94,7 @@ class Snapshotter:
 
     def __init__(
         self,
-        journal: LocalJournal,
+        journal: ReplicatedJournal,
         writers: Sequence[PartitionWriter],
         registry: Registry,
         snapshots: SnapshotFiles,
@@ -330,11 +330,18 @@ class Snapshotter:
         previous = self._indexes.get(number, 0)
         self._indexes[number] = index
         self._sizes[number] = manifest.size_bytes
+        self._journal.snapshotted(number, index)
         await self._seal_live(manifest)
-        if previous > self._store.bounds(number).boundary_index:
-            await self._logged(Compact(number, previous))
+        upto = self._journal.may_compact_to(number, previous)
+        if upto > self._store.bounds(number).boundary_index:
+            await self._logged(Compact(number, upto))
+            self._journal.compacted(number, upto)
         keep = partial(self._snapshots.keep, number, (previous, index))
         await self._loop.run_in_executor(None, keep)
+
+    def adopted(self, partition: int, index: int, size_bytes: int) -> None:
+        """A snapshot of another member has replaced a partition's state."""
+        self._indexes[partition], self._sizes[partition] = index, size_bytes
 
     async def _logged(self, operation: Operation) -> None:
         future: asyncio.Future[None] = self._loop.create_future()

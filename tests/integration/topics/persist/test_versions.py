@@ -133,7 +133,7 @@ async def test_the_first_entry_of_a_start_is_that_it_began(unpacked: Path) -> No
             (first, *_) = engine.journal.entries(number, end + 1, end + 1)
             (began,) = decode_entries(first.payload)
             assert isinstance(began, Began)
-            assert (began.term, began.member, began.skipped_seqs) == (1, 7, 0)
+            assert (began.term, began.member, began.skipped_seqs) == (2, 7, 0)
 
 
 @on_a_loop

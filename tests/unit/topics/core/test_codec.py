@@ -10,6 +10,7 @@ from msgspec import Raw, Struct
 
 from penstock.kernel.errors import Corrupt
 from penstock.protocol.config import TopicConfig
+from penstock.raft.members import Members
 from penstock.topics.core.batch import Batch, parse_write
 from penstock.topics.core.codec import decode_entries, encode_entries
 from penstock.topics.core.entries import (
@@ -25,6 +26,7 @@ from penstock.topics.core.entries import (
     JobsClaimed,
     JobsExtended,
     JobsNacked,
+    MembersChanged,
     Passed,
     Removed,
     Skipped,
@@ -63,6 +65,7 @@ EVERY_KIND: list[Entry] = [
     SpaceCommitted("t", 7, 5, WRITTEN, 2**63 - 1),
     Passed(5),
     Began(3, 2**64 - 1, 5, 4_096),
+    MembersChanged(Members((1, 2**64 - 1), (3,))),
 ]
 
 

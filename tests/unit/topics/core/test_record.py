@@ -6,7 +6,7 @@ import pytest
 
 from penstock.protocol.errors import BatchTooLarge, InvalidRequest, RecordTooLarge
 from penstock.protocol.limits import TopicLimits
-from penstock.protocol.values import check_router_name, check_text, check_topic_name, is_topic_name
+from penstock.protocol.values import check_router_name, check_text, check_topic_name
 from penstock.topics.core.batch import check_batch
 from penstock.topics.core.record import (
     RawRecord,
@@ -28,13 +28,11 @@ def check(records: list[RawRecord], limits: TopicLimits = LIMITS) -> None:
 
 @pytest.mark.parametrize("name", ["a", "0", "A.b_c:d-e", "x" * 255])
 def test_a_topic_name_begins_with_a_letter_or_digit_and_has_up_to_255_characters(name: str) -> None:
-    assert is_topic_name(name)
     assert check_topic_name(name) == name
 
 
 @pytest.mark.parametrize("name", ["", ".a", "-a", "a b", "a/b", "ä", "a\n", "x" * 256, "a>b", 5])
 def test_any_other_name_is_refused_where_something_would_be_created(name: object) -> None:
-    assert not is_topic_name(name)
     with pytest.raises(InvalidRequest) as refused:
         check_topic_name(name)
     assert (refused.value.code, refused.value.status) == ("invalid_request", 400)

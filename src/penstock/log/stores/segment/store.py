@@ -52,9 +52,11 @@ class SegmentOptions:
 
     def __post_init__(self) -> None:
         if not 1024 <= self.segment_bytes <= 1 << 36:
-            raise Rejected(f"expected segment_bytes from 1024 to 2**36, found {self.segment_bytes}")
+            raise Rejected(f"segment_bytes must be from 1024 to 2**36, not {self.segment_bytes}")
         if not 0 <= self.reclaim_below < 1:
-            raise Rejected(f"expected reclaim_below from 0 to below 1, found {self.reclaim_below}")
+            raise Rejected(
+                f"reclaim_below must be at least 0 and below 1, not {self.reclaim_below}"
+            )
 
 
 class SegmentStore:

@@ -1,0 +1,132 @@
+"""Commands about members, on the node that leads: what a broken one leaves, and how it goes on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from penstock.cluster import node as nodes
+from penstock.cluster.calls import PassedBack, PassedOn
+from penstock.cluster.node import ClusterNode, NodeOptions
+from penstock.cluster.roster import ClusterFile
+from penstock.kernel.errors import Rejected
+from penstock.kernel.system import SystemClock
+from penstock.protocol.errors import ChangeInProgress, NoLeader, OutcomeUnknown
+from penstock.raft.journal import ReplicatedJournal
+from penstock.raft.members import Change, Members, Named
+from penstock.raft.ready import NotLeader
+
+A, B = Named(1, "a", "127.0.0.1:1"), Named(2, "b", "127.0.0.1:2")
+C = Named(3, "c", "127.0.0.1:3")
+
+
+class Journal:
+    """Two groups with members, led here until `leads` says otherwise."""
+
+    def __init__(self) -> None:
+        self.roster = Members((1, 2, 3), (), (A, B, C))
+        self.other = self.roster
+        self.follows = True
+        """Whether the other group is brought to the roster."""
+        self.leads: Callable[[], bool] = lambda: True
+        self.groups: dict[int, Any] = {0: None, 1: None}
+        self.changes: list[Change] = []
+
+    def members(self, partition: int) -> Members:
+        return self.other if partition else self.roster
+
+    def serves(self, _partition: int) -> bool:
+        return self.leads()
+
+    def leader(self, _partition: int) -> int:
+        return 1 if self.leads() else 2
+
+    def transfer(self, partition: int, member: int) -> None:
+        """Nothing comes of it."""
+
+    async def change_members(self, partition: int, change: Change) -> None:
+        assert partition == 0
+        self.changes.append(change)
+        self.roster = self.roster.after(change)
+        if self.follows:
+            self.other = self.roster
+
+
+def run(test: Callable[[ClusterNode, Journal], Any], tmp_path: Path) -> None:
+    async def serve(_request: PassedOn) -> PassedBack:
+        raise AssertionError("not asked")
+
+    async def started() -> None:
+        file = ClusterFile(cluster="c", member=A, partitions=2, identity=7, known=(B, C))
+        options = NodeOptions(directory=tmp_path)
+        node, journal = ClusterNode(file, options, clock=SystemClock(), serve=serve), Journal()
+        node._journal = cast(ReplicatedJournal, journal)
+        node.reached = lambda: {1, 2, 3}  # type: ignore[method-assign]
+        await test(node, journal)
+
+    asyncio.run(started())
+
+
+def test_a_member_is_replaced_by_one_of_its_name_and_address(tmp_path: Path) -> None:
+    async def test(node: ClusterNode, journal: Journal) -> None:
+        file = await node.replace("b")
+        assert (file.member.name, file.member.address) == (B.name, B.address)
+        assert [each.verb for each in journal.changes] == ["remove", "add"]
+
+    run(test, tmp_path)
+
+
+def test_a_replacement_goes_on_after_a_removal_that_was_made_before(tmp_path: Path) -> None:
+    async def test(node: ClusterNode, journal: Journal) -> None:
+        await node.remove("b")
+        with pytest.raises(Rejected, match=r"replace b HOST:PORT"):
+            await node.replace("b")
+        file = await node.replace("b", B.address)
+        assert (file.member.name, file.member.address) == (B.name, B.address)
+        assert [each.verb for each in journal.changes] == ["remove", "add"]
+
+    run(test, tmp_path)
+
+
+def test_a_replacement_at_the_address_of_another_member_takes_nothing_out(tmp_path: Path) -> None:
+    async def test(node: ClusterNode, journal: Journal) -> None:
+        with pytest.raises(Rejected, match="c is at"):
+            await node.replace("b", C.address)
+        assert not journal.changes
+
+    run(test, tmp_path)
+
+
+@pytest.mark.parametrize("broken", ["slow", "leader lost"])
+def test_a_replacement_that_breaks_after_the_removal_says_how_to_go_on(
+    broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(node: ClusterNode, journal: Journal) -> None:
+        journal.follows = broken != "slow"
+        if broken == "leader lost":
+            journal.leads = lambda: not journal.changes
+        with pytest.raises(OutcomeUnknown, match=r"replace b 127.0.0.1:2` again"):
+            await node.replace("b")
+        with pytest.raises((ChangeInProgress, NotLeader)):  # not yet
+            await node.replace("b", B.address)
+        journal.leads, journal.other = lambda: True, journal.roster
+        assert (await node.replace("b", B.address)).member.name == "b"
+
+    monkeypatch.setattr(nodes, "REMOVED_S", 0.01)
+    run(test, tmp_path)
+
+
+def test_a_leader_that_cannot_hand_over_in_time_is_not_removed_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(node: ClusterNode, journal: Journal) -> None:
+        with pytest.raises(NoLeader, match="try again"):
+            await node.remove("a")
+        assert not journal.changes
+
+    monkeypatch.setattr(nodes, "HAND_OVER_S", 0.01)
+    run(test, tmp_path)
