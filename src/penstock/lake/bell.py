@@ -35,7 +35,7 @@ class BellRinger:
 
     def ring(self) -> None:
         """There is a new snapshot."""
-        with suppress(OSError):  # nobody follows, or has not read earlier signals yet
+        with suppress(OSError):  # no follower, or one that has not read earlier signals yet
             self._socket.sendto(_SIGNAL, self._address)
 
     def close(self) -> None:

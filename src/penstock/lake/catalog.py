@@ -19,7 +19,7 @@ from penstock.kernel.errors import Gone, Rejected
 from penstock.kernel.system import SystemClock
 from penstock.lake import ddl
 from penstock.lake.bell import BellRinger, bell_address
-from penstock.lake.changes import parse_all
+from penstock.lake.changes import parse
 from penstock.lake.commit import CommitResult, commit, retried
 from penstock.lake.database import (
     CatalogLocked,
@@ -43,7 +43,7 @@ from penstock.lake.model import (
 )
 from penstock.lake.parquet import Materialiser, describe_file, write_file
 from penstock.lake.reader import KnownTables, Reader
-from penstock.lake.scan import ChangeRange, change_range, scan
+from penstock.lake.scan import ChangeRange, ChangeSpan, scan
 from penstock.lake.storage import Storage, check_credentials
 from penstock.lake.transaction import LakeTransaction
 
@@ -159,10 +159,16 @@ class Catalog:
 
     def changes(self, table: str | TableInfo, after: int, until: int | None = None) -> ChangeRange:
         """The net inserts and deletes after one snapshot, up to and including another."""
+        return self.change_span(table, after, until).read(self.storage)
+
+    def change_span(
+        self, table: str | TableInfo, after: int, until: int | None = None
+    ) -> ChangeSpan:
+        """The same before any file is read: how many rows changed, by the catalog."""
         with self.look() as reader:
             newest = _resolve(reader, until)
             if not 0 <= after <= newest.id:
-                raise Rejected(f"expected a snapshot from 0 to {newest.id}, found {after}")
+                raise Rejected(f"there is no snapshot {after}: they go from 0 to {newest.id}")
             info = _table(reader, table, newest)
             texts = reader.rows(
                 "SELECT snapshot_id, changes_made FROM ducklake_snapshot_changes "
@@ -175,11 +181,11 @@ class Catalog:
                     f"{newest.id} have expired"
                 )
             kinds = ("rewrite_delete", "compacted_table")
-            rewrites = [n for n, text in texts if info.id in parse_all([text]).ids(*kinds)]
+            rewrites = frozenset(n for n, text in texts if info.id in parse(text).ids(*kinds))
             files = reader.files(info, begun_by=newest.id, not_ended_by=after)
             inlined = reader.inlined(info, begun_by=newest.id, not_ended_by=after)
             version = TableVersion(info, newest, tuple(files), inlined, reader.mappings(files))
-        return change_range(self.storage, version, after, rewrites)
+        return ChangeSpan(version, after, rewrites)
 
     def scan(
         self, table: str | TableInfo, at: At = None, *, columns: Iterable[str] | None = None
@@ -388,7 +394,8 @@ def _prepare(
     facts = {str(key): str(value) for key, value in fetch(database, cursor, question)}
     if facts.get("version") != ddl.VERSION:
         raise Rejected(
-            f"expected a DuckLake of version {ddl.VERSION}, found {facts.get('version')}"
+            f"this is a DuckLake of version {facts.get('version')}, and Penstock reads version "
+            f"{ddl.VERSION}"
         )
     if facts.get("encrypted", "false") != "false":
         raise Rejected("the files of this DuckLake are encrypted, which Penstock cannot read")

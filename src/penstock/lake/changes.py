@@ -103,7 +103,7 @@ def parse(text: str | None) -> Changes:
         elif value.isdecimal():
             changes.add(kind, int(value))
         else:
-            raise Corrupt(f"expected an id after {kind}:, found {value!r}")
+            raise Corrupt(f"no id after {kind}: in {value!r}")
     return changes
 
 
@@ -143,7 +143,7 @@ def _names(value: str) -> list[str]:
     names, at = [], 0
     while at < len(value):
         if value[at] != '"':
-            raise Corrupt(f"expected names in double quotes, found {value!r}")
+            raise Corrupt(f"names must be in double quotes: {value!r}")
         word, at = _quoted(value, at + 1)
         names.append(word)
         if at < len(value) and value[at] == ".":
@@ -162,7 +162,7 @@ def _quoted(value: str, at: int) -> tuple[str, int]:
             at += 2
         else:
             return "".join(word), at + 1
-    raise Corrupt(f"expected a closing quote, found {value!r}")
+    raise Corrupt(f"a quote is not closed: {value!r}")
 
 
 _COMPACTED: Final = ("compacted_table", "merge_adjacent", "rewrite_delete")

@@ -113,9 +113,7 @@ def run(database: Database, cursor: Any, statements: Iterable[Statement], snapsh
         for statement, parameters in zip(listed, rows, strict=True):
             cursor.execute(database.sql(text), parameters)
             if statement.rows is not None and cursor.rowcount != statement.rows:
-                raise Conflict(
-                    f"expected to change {statement.rows} rows by {text!r}, found {cursor.rowcount}"
-                )
+                raise Conflict(f"{text!r} changed {cursor.rowcount} rows, not {statement.rows}")
 
 
 def _check_expectation(database: Database, cursor: Any, expectation: Expectation) -> None:

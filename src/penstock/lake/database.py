@@ -109,7 +109,7 @@ def check_address(address: str) -> None:
     path = address.removeprefix("sqlite:")
     is_other = not path or "://" in path or (path == address and _KIND.match(address))
     if is_other and not address.startswith(_POSTGRES):
-        raise Rejected(f"expected sqlite:<path> or postgres:<words>, found {address!r}")
+        raise Rejected(f"{address!r} is not a catalog: use sqlite:<path> or postgres:<words>")
 
 
 def is_absent(database: Database) -> TypeGuard[SqliteDatabase]:
@@ -373,7 +373,7 @@ class PostgresDatabase:
 
     def __init__(self, words: str, *, schema: str = "public", timeout_ms: int = 10_000) -> None:
         if not _NAME.fullmatch(schema):
-            raise Rejected(f"expected a plain name for the schema, found {schema!r}")
+            raise Rejected(f"{schema!r} is not a plain name for a schema")
         try:
             import psycopg  # noqa: F401 - everything below needs it
         except ImportError as error:

@@ -102,6 +102,7 @@ _INDEXES: Final = (
     ("ducklake_column", "table_id"),
     ("ducklake_table_column_stats", "table_id"),
     ("ducklake_table_stats", "table_id"),
+    ("ducklake_files_scheduled_for_deletion", "data_file_id"),
 )
 
 _OWN: Final = (

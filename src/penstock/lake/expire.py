@@ -19,6 +19,8 @@ SNAPSHOTS_KEPT_MS: Final = 86_400_000
 """How long snapshots are kept by default, in a lake that Penstock made."""
 STEP_SNAPSHOTS: Final = 1_000
 """Maximum snapshots expired in one transaction."""
+STEP_FILES: Final = 200
+"""Maximum files forgotten in one transaction."""
 
 _OURS: Final = (".parquet", ".crc", "_SUCCESS")
 """Suffixes of files that writers of the lake leave behind; the sweep removes no others."""
@@ -92,29 +94,37 @@ def _expire_some(catalog: Catalog, older_than: datetime) -> Expired:
 
 
 def clean(catalog: Catalog, *, older_than: datetime) -> list[str]:
-    """Remove files scheduled for deletion before a given time; returns their paths."""
+    """Remove files scheduled for deletion before a given time; returns their paths.
+
+    In steps of `STEP_FILES`: an hour of a pipeline schedules some ten thousands, and concurrent
+    commits would wait for all of them.
+    """
     with catalog.look() as reader:
         found = reader.rows(
             "SELECT data_file_id, path, path_is_relative, schedule_start "
             "FROM ducklake_files_scheduled_for_deletion"
         )
-    due = [row for row in found if read_time(row[3]) < older_than]
-    for _, path, relative, _ in due:
-        catalog.storage.remove(resolve(catalog.data_path, path, bool(relative)))
+    due = [row[:3] for row in found if read_time(row[3]) < older_than]
+    removed: list[str] = []
+    for first in range(0, len(due), STEP_FILES):
+        removed += _remove(catalog, due[first : first + STEP_FILES])
+    return removed
+
+
+def _remove(catalog: Catalog, due: list[Row]) -> list[str]:
+    """Remove files, then their entries; if that is cut short they are removed again."""
+    paths = [resolve(catalog.data_path, path, bool(relative)) for _, path, relative in due]
+    for path in paths:
+        catalog.storage.remove(path)
+    forgotten = catalog.database.sql(
+        "DELETE FROM ducklake_files_scheduled_for_deletion WHERE data_file_id = ? AND path = ?"
+    )
 
     def work(cursor: Any) -> None:
-        reader = Reader(catalog.database, cursor, catalog.data_path)
-        for number, path, _, _ in due:
-            _run(
-                reader,
-                "DELETE FROM ducklake_files_scheduled_for_deletion "
-                "WHERE data_file_id = ? AND path = ?",
-                number, path,
-            )  # fmt: skip
+        cursor.executemany(forgotten, [row[:2] for row in due])
 
-    if due:
-        catalog.retrying(work)
-    return [resolve(catalog.data_path, path, bool(relative)) for _, path, relative, _ in due]
+    catalog.retrying(work, synced=False)
+    return paths
 
 
 def sweep(catalog: Catalog, *, grace_ms: int) -> list[str]:

@@ -71,7 +71,7 @@ def read_feed(storage: Storage, table: TableInfo, feed: FeedFile) -> tuple[pa.Ta
         found = read_rows(storage, FileRows(file), (*table.columns, WEIGHT_COLUMN), {})
     except (OSError, pa.ArrowException) as error:
         raise FeedLost(
-            f"expected a feed of {table.qualified} at {feed.path!r}, found it unreadable: {error}"
+            f"the feed of {table.qualified} at {feed.path!r} cannot be read: {error}"
         ) from error
     return found.drop_columns([WEIGHT_COLUMN.name]), found.column(WEIGHT_COLUMN.name)
 

@@ -246,9 +246,7 @@ def _mapped_leaf_ids(entry: NameMap) -> Iterator[int | None]:
 def _map_entry(field: pa.Field, column: Column, source: str) -> NameMap:
     children = children_of(field.type)
     if bool(children) != column.is_nested:
-        raise Rejected(
-            f"expected {column.type} for column {column.name!r}, found {field.type} in the file"
-        )
+        raise Rejected(f"column {column.name!r} is {column.type}, but {field.type} in the file")
     below: list[NameMap] = []
     if column.type == "struct":
         known: Mapping[str, Column] = {child.name.lower(): child for child in column.children}

@@ -9,6 +9,7 @@ stay it is missing.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -20,8 +21,8 @@ import pyarrow.compute as pc
 from penstock.lake.model import DataFile, TableVersion
 from penstock.lake.row_hash import Hashes, row_hashes, with_sorted_maps
 from penstock.lake.row_index import FileCopy, RowIndex, exact_columns
-from penstock.lake.scan import file_history, read_delete_file
-from penstock.lake.selection import FileRows, Positions, live
+from penstock.lake.scan import file_history, read_deletes
+from penstock.lake.selection import FileRows, Positions, live, others
 from penstock.lake.storage import Storage
 
 CANDIDATES_MAX: Final = 4_096
@@ -34,11 +35,17 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """Rows by where they lie. `missing` says of each wanted row how often it was not found."""
+    """Rows by where they lie. `missing` says of each wanted row how often it was not found.
+
+    `close` says of each how often a row was taken for it whose floats are only close; `held` are
+    these rows as the table has them.
+    """
 
     deletes: tuple[FileRows, ...]
     inlined_deletes: tuple[int, ...]
     missing: Positions
+    close: Positions
+    held: pa.Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +54,16 @@ class _Part:
 
     rows: FileCopy
     gone: Positions
+
+    def are_there(self, positions: Positions, *taken: Positions) -> Mask:
+        """Which of some positions are neither gone nor taken."""
+        if not len(positions):
+            return np.zeros(0, np.bool_)
+        held = np.ones(self.rows.rows.num_rows, np.bool_)
+        for away in (self.gone, *taken):
+            held[away] = False
+        there: Mask = held[positions]
+        return there
 
 
 @dataclass(slots=True)
@@ -76,18 +93,24 @@ def locate(
     `wanted` has the schema of the table's rows. The newest files are searched first: what changed
     lately changes again.
     """
-    claims = _Claims(wanted, counts.copy(), {})
-    parts: dict[int, _Part] = {}
     hashes = row_hashes(wanted)
+    order = np.argsort(hashes)
+    hashes = hashes[order]
+    claims = _Claims(wanted.take(pa.array(order)), counts[order], {})
+    parts: dict[int, _Part] = {}
     for number in _order(version):
         if not claims.left.any():
             break
         parts[number] = _part(storage, index, version, number)
         _search(claims, number, parts[number], hashes)
     exact = exact_columns(version.table.columns)
-    if claims.left.any() and len(exact) < len(version.table.columns):
-        _claim_whole_keys(claims, parts, exact)
-    return _located(version, claims, parts)
+    pieces, left = [wanted.slice(0, 0)], claims.left.copy()
+    if left.any() and len(exact) < len(version.table.columns):
+        pieces += _claim_whole_keys(claims, parts, exact)
+    deletes, inlined = _places(version, claims, parts)
+    missing, close = np.empty_like(left), np.empty_like(left)
+    missing[order], close[order] = claims.left, left - claims.left
+    return Located(deletes, inlined, missing, close, pa.concat_tables(pieces))
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +128,8 @@ def find_by(
     """All rows of a table that have the values of a wanted row in its columns, which differ."""
     names = wanted.column_names
     hashes = row_hashes(wanted)
+    by_hash = np.argsort(hashes)
+    hashes, wanted = hashes[by_hash], wanted.take(pa.array(by_hash))
     claims = _Claims(wanted, np.zeros(wanted.num_rows, np.int64), {})
     parts: dict[int, _Part] = {}
     pieces = [version.table.arrow_schema.empty_table()]
@@ -112,7 +137,7 @@ def find_by(
         part = parts[number] = _part(storage, index, version, number)
         order = part.rows.order(names)
         which, positions, _ = order.find(hashes, len(order.places))
-        here = ~np.isin(positions, part.gone)
+        here = part.are_there(positions)
         which, positions = which[here], positions[here]
         if not len(which):
             continue
@@ -120,8 +145,35 @@ def find_by(
         same = rows_match(found.select(names), wanted.take(pa.array(which)))
         claims.taken[number] = positions[same]
         pieces.append(found.filter(pa.array(same)))
-    located = _located(version, claims, parts)
-    return FoundRows(pa.concat_tables(pieces), located.deletes, located.inlined_deletes)
+    return FoundRows(pa.concat_tables(pieces), *_places(version, claims, parts))
+
+
+def rows_with(
+    storage: Storage,
+    index: RowIndex,
+    version: TableVersion,
+    wanted: pa.Table,
+    names: Sequence[str],
+    rows_max: int,
+) -> pa.Table | None:
+    """Some columns of the rows of a table that have a wanted row's values; None if they are many.
+
+    A row with other values may be among them, if its hash is the same.
+    """
+    hashes = np.sort(row_hashes(wanted))
+    schema = pa.schema([version.table.arrow_schema.field(name) for name in names])
+    pieces = [schema.empty_table()]
+    for number in _order(version):
+        part = _part(storage, index, version, number)
+        order = part.rows.order(wanted.column_names)
+        _, positions, _ = order.find(hashes, len(order.places))
+        positions = np.sort(positions[part.are_there(positions)])
+        rows_max -= len(positions)
+        if rows_max < 0:
+            return None
+        if len(positions):
+            pieces.append(part.rows.take(positions, names))
+    return pa.concat_tables(pieces)
 
 
 def are_among(rows: pa.Table, wanted: pa.Table) -> Mask:
@@ -155,15 +207,11 @@ def _part(storage: Storage, index: RowIndex, version: TableVersion, number: int)
 def gone_at(storage: Storage, file: DataFile, at: int) -> Positions:
     """The positions in a file that are not visible at a snapshot, in ascending order."""
     if file.partial_max is not None and file.partial_max > at:
-        rows = live(file_history(storage, file, upto=at), at)
-        everything = np.arange(file.record_count, dtype=np.int64)
-        return np.setdiff1d(everything, everything if rows.positions is None else rows.positions)
-    found = [np.array([p for p, deleted in file.inlined_deletes if deleted <= at], np.int64)]
-    for delete in file.deletes:
-        if delete.begin <= at:
-            positions, snapshots = read_delete_file(storage, delete)
-            found.append(positions[snapshots <= at])
-    return np.unique(np.concatenate(found))
+        return others(live(file_history(storage, file, upto=at), at))
+    positions, snapshots = read_deletes(storage, file, upto=at)
+    then = snapshots <= at
+    positions = positions if then.all() else positions[then]
+    return positions if bool(np.all(np.diff(positions) > 0)) else np.unique(positions)
 
 
 def _search(claims: _Claims, number: int, part: _Part, hashes: Hashes) -> None:
@@ -172,7 +220,7 @@ def _search(claims: _Claims, number: int, part: _Part, hashes: Hashes) -> None:
         is_open = np.flatnonzero(claims.left)
         which, positions, are_more = order.find(hashes[is_open], each_max)
         taken = claims.taken.get(number, np.zeros(0, np.int64))
-        here = ~np.isin(positions, np.concatenate([part.gone, taken]))
+        here = part.are_there(positions, taken)
         which, positions = is_open[which[here]], positions[here]
         if len(which):
             found = part.rows.take(positions)
@@ -182,10 +230,10 @@ def _search(claims: _Claims, number: int, part: _Part, hashes: Hashes) -> None:
             return
 
 
-def _claim_whole_keys(claims: _Claims, parts: dict[int, _Part], exact: list[str]) -> None:
+def _claim_whole_keys(claims: _Claims, parts: dict[int, _Part], exact: list[str]) -> list[pa.Table]:
     """Take rows whose floats are only close, where all rows leave that share their other columns.
 
-    Anything else could take the wrong row, so it stays missing.
+    Anything else could take the wrong row, so it stays missing. The answer is the rows taken.
     """
     wanted = np.flatnonzero(claims.left)
     keys, first, key_of = _keys(claims.wanted.take(pa.array(wanted)).select(exact))
@@ -197,10 +245,13 @@ def _claim_whole_keys(claims: _Claims, parts: dict[int, _Part], exact: list[str]
     whole = counts == asked
     for found in held:
         whole &= _all_close(found, claims.wanted, wanted, key_of)
+    taken = []
     for number, found in zip(parts, held, strict=True):
-        before = claims.taken.get(number, np.zeros(0, np.int64))
-        claims.taken[number] = np.concatenate([before, found.positions[whole[found.keys]]])
+        before, kept = claims.taken.get(number, np.zeros(0, np.int64)), whole[found.keys]
+        claims.taken[number] = np.concatenate([before, found.positions[kept]])
+        taken.append(found.rows.filter(pa.array(kept)))
     claims.left[wanted[whole[key_of]]] = 0
+    return taken
 
 
 class _OfKeys(NamedTuple):
@@ -228,7 +279,7 @@ def _of_keys(
         positions = np.arange(part.rows.rows.num_rows, dtype=np.int64)
         which = np.zeros(len(positions), np.int64)
     taken = claims.taken.get(number, np.zeros(0, np.int64))
-    here = ~np.isin(positions, np.concatenate([part.gone, taken]))
+    here = part.are_there(positions, taken)
     which, positions = which[here], positions[here]
     rows = part.rows.take(positions)
     asked = claims.wanted.take(pa.array(first[which]))
@@ -308,7 +359,10 @@ def _mask(found: pa.ChunkedArray) -> Mask:
     return made
 
 
-def _located(version: TableVersion, claims: _Claims, parts: dict[int, _Part]) -> Located:
+def _places(
+    version: TableVersion, claims: _Claims, parts: dict[int, _Part]
+) -> tuple[tuple[FileRows, ...], tuple[int, ...]]:
+    """What was taken, of files by position and of the catalog by row id."""
     inlined: tuple[int, ...] = ()
     deletes = []
     for number, positions in claims.taken.items():
@@ -318,4 +372,4 @@ def _located(version: TableVersion, claims: _Claims, parts: dict[int, _Part]) ->
             file = version.files[number - 1]
             is_whole = len(positions) + len(parts[number].gone) == file.record_count
             deletes.append(FileRows(file, None if is_whole else np.sort(positions)))
-    return Located(tuple(deletes), inlined, claims.left)
+    return tuple(deletes), inlined

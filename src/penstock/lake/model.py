@@ -181,6 +181,16 @@ class TableVersion:
     mappings: Mapping[int, tuple[NameMap, ...]] = field(default_factory=dict)
 
 
+def held_rows(version: TableVersion) -> int:
+    """How many rows the files of a version hold; deleted ones count."""
+    return sum(f.record_count for f in version.files) + int(version.inlined.rows.num_rows)
+
+
+def held_bytes(version: TableVersion) -> int:
+    """How many bytes the files of a version have."""
+    return sum(file.size_bytes for file in version.files)
+
+
 def joined(base: str, *parts: str) -> str:
     """A path below a base; every directory ends with a slash."""
     for part in parts:

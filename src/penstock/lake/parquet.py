@@ -26,6 +26,7 @@ from penstock.lake.columns import (
     arrow_schema,
     leaves,
 )
+from penstock.lake.delete_files import SNAPSHOTS, read_delete_file, remember_deletes
 from penstock.lake.footer import (
     check_fields,
     field_id,
@@ -35,7 +36,6 @@ from penstock.lake.footer import (
     name_map,
 )
 from penstock.lake.model import DeleteFile, NewFile, joined
-from penstock.lake.scan import read_delete_file
 from penstock.lake.selection import Positions
 from penstock.lake.storage import Storage
 from penstock.lake.transaction import AddDeleteFile, DeleteRows, LakeTransaction, Operation
@@ -43,12 +43,16 @@ from penstock.lake.transaction import AddDeleteFile, DeleteRows, LakeTransaction
 FOOTER_TAIL_BYTES: Final = 8
 _DELETE_SCHEMA: Final = pa.schema(
     [
-        pa.field("file_path", pa.string(), metadata={FIELD_ID: b"2147483646"}),
+        pa.field(
+            "file_path",
+            pa.dictionary(pa.int32(), pa.string()),
+            metadata={FIELD_ID: b"2147483646"},
+        ),
         pa.field("pos", pa.int64(), metadata={FIELD_ID: b"2147483645"}),
     ]
 )
 _SNAPSHOT_COLUMN: Final = pa.field(
-    "_ducklake_internal_snapshot_id", pa.int64(), metadata={FIELD_ID: str(SNAPSHOT_FIELD).encode()}
+    SNAPSHOTS, pa.int64(), metadata={FIELD_ID: str(SNAPSHOT_FIELD).encode()}
 )
 _ROW_ID_COLUMN: Final = pa.field(
     "_ducklake_internal_row_id", pa.int64(), metadata={FIELD_ID: str(ROW_ID_FIELD).encode()}
@@ -101,6 +105,19 @@ def write_file(
     )
 
 
+def write_scratch(
+    storage: Storage, directory: str, columns: tuple[Column, ...], rows: pa.Table, token: str
+) -> str:
+    """Write rows to a file that is read once and then removed: quickly, and not synced."""
+    path = joined(directory, file_name(token))
+    storage.create_directory(directory)
+    table = conform(columns, rows)
+    options = {"compression": "none", "use_dictionary": False, "write_statistics": False}
+    with storage.open_output(path) as sink:
+        _write(table, sink, **options)
+    return path
+
+
 def write_delete_file(
     storage: Storage,
     directory: str,
@@ -112,25 +129,31 @@ def write_delete_file(
 ) -> NewFile:
     """Write a delete file: ascending positions in a data file, and the snapshots that deleted them.
 
-    Without `snapshots` all were deleted by the one that the file begins with.
+    Without `snapshots` all were deleted by the one that the file begins with. It is not on disk
+    for sure before it was synced.
     """
-    count = len(positions)
-    columns = [pa.repeat(data_path, count), pa.array(positions, pa.int64())]
+    indices = pa.array(np.zeros(len(positions), np.int32))
+    paths = pa.DictionaryArray.from_arrays(indices, pa.array([data_path]))  # written as it is
+    columns = [paths, pa.array(positions, pa.int64())]
     table = pa.Table.from_arrays(columns, schema=_DELETE_SCHEMA)
     if snapshots is not None:
         table = table.append_column(_SNAPSHOT_COLUMN, pa.array(snapshots, pa.int64()))
     path = joined(directory, file_name(token).replace(".parquet", "-delete.parquet"))
     storage.create_directory(directory)
+    # Positions ascend, so that their differences are small.
+    options: dict[str, Any] = {
+        "use_dictionary": [name for name in table.column_names if name != "pos"],
+        "column_encoding": {"pos": "DELTA_BINARY_PACKED"},
+    }
     with storage.open_output(path) as sink:
-        _write(table, sink)
-    storage.sync(path)
+        _write(table, sink, **options)
     size, footer = _sizes(storage, path)
-    return NewFile(path, count, size, footer)
+    return NewFile(path, len(positions), size, footer)
 
 
 def _write(table: pa.Table, sink: pa.NativeFile, **options: Any) -> None:
     try:
-        pq.write_table(table, sink, **_OPTIONS, **options)
+        pq.write_table(table, sink, **{**_OPTIONS, **options})
     except RuntimeError as error:
         # Its cleanup asks for the footer of a file that was not finished, and so hides why.
         if isinstance(error.__context__, OSError):
@@ -194,7 +217,7 @@ def _cast(array: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
         return array.cast(field.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
         raise Rejected(
-            f"expected values of {field.type} in column {field.name!r}, found {array.type}: {error}"
+            f"column {field.name!r} takes {field.type}, not {array.type}: {error}"
         ) from error
 
 
@@ -290,19 +313,24 @@ class Materialiser:
         return self._written[1]
 
     def _operations(self, snapshot_id: int) -> Iterator[Operation]:
+        written: list[str] = []
         for index, operation in enumerate(self._transaction.operations):
             if not isinstance(operation, DeleteRows):
                 yield operation
                 continue
             current = [delete for delete in operation.file.deletes if delete.end is None]
             if current:
-                yield self._write(operation, current[0], snapshot_id)
-            else:
-                # The first delete file of a data file names no snapshot, so it is valid for any and
-                # written once.
-                if index not in self._first:
-                    self._first[index] = self._write(operation, None, snapshot_id)
-                yield self._first[index]
+                made = self._write(operation, current[0], snapshot_id)
+                written.append(made.file.path)
+                yield made
+                continue
+            # The first delete file of a data file names no snapshot, so it is valid for any and
+            # written once.
+            if index not in self._first:
+                self._first[index] = self._write(operation, None, snapshot_id)
+                written.append(self._first[index].file.path)
+            yield self._first[index]
+        self._storage.sync(*written)
 
     def _write(
         self, operation: DeleteRows, replaces: DeleteFile | None, snapshot_id: int
@@ -310,13 +338,25 @@ class Materialiser:
         positions, snapshots = np.unique(operation.positions), None
         if replaces is not None:
             before, begun = read_delete_file(self._storage, replaces)
-            both = np.concatenate([positions, before])
-            deleted_at = np.concatenate([np.full(len(positions), snapshot_id, np.int64), begun])
-            order = np.lexsort((deleted_at, both))  # the first snapshot that deleted a row counts
-            positions, first = np.unique(both[order], return_index=True)
-            snapshots = deleted_at[order][first]
+            positions, snapshots = _merged((before, begun), positions, snapshot_id)
         file = write_delete_file(
             self._storage, operation.table.path, operation.file.path, positions,
             snapshots=snapshots, token=self._transaction.token,
         )  # fmt: skip
+        remember_deletes(self._storage, file.path, positions, snapshots)
         return AddDeleteFile(operation.table, operation.file.id, file, replaces)
+
+
+def _merged(
+    before: tuple[Positions, Positions], new: Positions, snapshot_id: int
+) -> tuple[Positions, Positions]:
+    """Deleted positions in ascending order, each with the first snapshot that deleted it."""
+    both = np.concatenate([before[0], new])
+    deleted_at = np.concatenate([before[1], np.full(len(new), snapshot_id, np.int64)])
+    if bool(np.all(np.diff(before[0]) > 0)):
+        order = np.argsort(both, kind="stable")  # two runs in order: they are only merged
+    else:
+        order = np.lexsort((deleted_at, both))
+    both, deleted_at = both[order], deleted_at[order]
+    first = np.concatenate([[True], both[1:] != both[:-1]]) if len(both) else order.astype(bool)
+    return both[first], deleted_at[first]

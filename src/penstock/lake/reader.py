@@ -90,7 +90,7 @@ class Reader:
             return _snapshot(found[0])
         latest = self.latest()
         if number > latest.id or number < 0:
-            raise Rejected(f"expected a snapshot up to {latest.id}, found {number}")
+            raise Rejected(f"there is no snapshot {number}: the newest is {latest.id}")
         raise Gone(f"snapshot {number} has expired", snapshot=number)
 
     def snapshot_at(self, moment: datetime) -> Snapshot:

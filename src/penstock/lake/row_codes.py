@@ -48,6 +48,9 @@ def net(rows: pa.Table, weights: Weights) -> tuple[pa.Table, Weights]:
 def _column_codes(column: pa.ChunkedArray) -> tuple[Codes, int]:
     """A number below some bound for each value."""
     kind = column.type
+    if isinstance(kind, pa.BaseExtensionType):  # a UUID is its bytes
+        kind = kind.storage_type
+        column = pa.chunked_array([chunk.storage for chunk in column.chunks], kind)
     if pa.types.is_floating(kind):  # by their bits: NaN is NaN
         bits = {16: pa.uint16(), 32: pa.uint32(), 64: pa.uint64()}[kind.bit_width]
         column = pa.chunked_array([chunk.view(bits) for chunk in column.chunks], bits)

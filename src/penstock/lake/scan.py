@@ -23,12 +23,15 @@ from penstock.lake.columns import (
     plain_schema,
     plain_type,
 )
+from penstock.lake.delete_files import read_delete_file
 from penstock.lake.footer import children_of, field_id
-from penstock.lake.model import DataFile, DeleteFile, NameMap, TableInfo, TableVersion
+from penstock.lake.model import DataFile, NameMap, TableInfo, TableVersion
 from penstock.lake.selection import (
     FileHistory,
     FileRows,
     Positions,
+    counted_changes,
+    deleted_within,
     history,
     is_moved,
     live,
@@ -69,6 +72,15 @@ def file_history(
     begins = None
     if file.partial_max is not None and (upto is None or upto < file.partial_max):
         begins = _internal(storage, file, SNAPSHOT_FIELD)
+    positions, snapshots = read_deletes(storage, file, upto=upto)
+    row_ids = read_row_ids(storage, file) if with_row_ids else None
+    return history(file, begins, positions, snapshots, row_ids)
+
+
+def read_deletes(
+    storage: Storage, file: DataFile, *, upto: int | None = None
+) -> tuple[Positions, Positions]:
+    """The positions deleted from a file, and the snapshot of each; a position may come twice."""
     positions = [np.array([p for p, _ in file.inlined_deletes], np.int64)]
     snapshots = [np.array([s for _, s in file.inlined_deletes], np.int64)]
     for delete in file.deletes:
@@ -76,18 +88,9 @@ def file_history(
             found, at = read_delete_file(storage, delete)
             positions.append(found)
             snapshots.append(at)
-    row_ids = read_row_ids(storage, file) if with_row_ids else None
-    return history(file, begins, np.concatenate(positions), np.concatenate(snapshots), row_ids)
-
-
-def read_delete_file(storage: Storage, delete: DeleteFile) -> tuple[Positions, Positions]:
-    """The positions in a delete file and the snapshot that deleted each."""
-    with storage.open_input(delete.path) as source:
-        table = pq.ParquetFile(source).read()
-    positions = table.column("pos").to_numpy()
-    if "_ducklake_internal_snapshot_id" in table.column_names:
-        return positions, table.column("_ducklake_internal_snapshot_id").to_numpy()
-    return positions, np.full(len(positions), delete.begin, np.int64)
+    if len(positions) == 2 and not len(positions[0]):  # as it nearly always is
+        return positions[1], snapshots[1]
+    return np.concatenate(positions), np.concatenate(snapshots)
 
 
 def read_row_ids(storage: Storage, file: DataFile) -> Positions:
@@ -288,32 +291,58 @@ class ChangeRange:
         return pa.concat_tables([inlined, *pieces])
 
 
-def change_range(
-    storage: Storage, version: TableVersion, after: int, rewrites: list[int]
-) -> ChangeRange:
-    """The changes after a snapshot; `version` must include every file since then."""
-    until = version.snapshot.id
-    moves = frozenset(rewrites)
-    stories = []
-    for file in version.files:
-        if _is_untouched(file.begin, file.end, file.partial_max, after, until) and not (
-            file.deletes or file.inlined_deletes
-        ):
-            continue
-        stories.append(file_history(storage, file, with_row_ids=is_moved(file, moves)))
-    inserted, deleted = net_changes(stories, after, until, moves)
-    facts = version.inlined
-    came, went = [], []
-    for place, (begin, end) in enumerate(zip(facts.begins, facts.ends, strict=True)):
-        if after < begin <= until and (end is None or end > until):
-            came.append(place)
-        elif begin <= after and end is not None and after < end <= until:
-            went.append(place)
-    return ChangeRange(
-        version.table, after, until, tuple(inserted), tuple(deleted),
-        facts.rows.take(pa.array(came, pa.int64())), facts.rows.take(pa.array(went, pa.int64())),
-        version.mappings,
-    )  # fmt: skip
+@dataclass(frozen=True, slots=True)
+class ChangeSpan:
+    """What the catalog says of the changes of a table after one snapshot; no file is read yet.
+
+    `version` is the table at the last snapshot, with every file that it had since the first.
+    `rewrites` are the snapshots between them that only moved rows.
+    """
+
+    version: TableVersion
+    after: int
+    rewrites: frozenset[int]
+
+    @property
+    def count(self) -> int:
+        """The number of changed rows; an estimate where rows of several snapshots share a file."""
+        until = self.version.snapshot.id
+        came, went = self._inlined()
+        counts = [
+            counted_changes(file, self.after, until, self.rewrites) for file in self.version.files
+        ]
+        return len(came) + len(went) + sum(counts)
+
+    def read(self, storage: Storage) -> ChangeRange:
+        """The changes, row by row."""
+        version, after, until = self.version, self.after, self.version.snapshot.id
+        stories, lost = [], []
+        for file in version.files:
+            if not _is_untouched(file.begin, file.end, file.partial_max, after, until):
+                with_ids = is_moved(file, self.rewrites)
+                stories.append(file_history(storage, file, with_row_ids=with_ids))
+            elif file.deletes or file.inlined_deletes:
+                gone, gone_at = read_deletes(storage, file, upto=until)
+                lost.append(deleted_within(file, gone, gone_at, after, until))
+        inserted, deleted = net_changes(stories, after, until, self.rewrites)
+        deleted = [*(rows for rows in lost if rows.count), *deleted]
+        rows = version.inlined.rows
+        came, went = (rows.take(pa.array(found, pa.int64())) for found in self._inlined())
+        return ChangeRange(
+            version.table, after, until, tuple(inserted), tuple(deleted), came, went,
+            version.mappings,
+        )  # fmt: skip
+
+    def _inlined(self) -> tuple[list[int], list[int]]:
+        """Which rows in the catalog came and went."""
+        facts, until = self.version.inlined, self.version.snapshot.id
+        came, went = [], []
+        for place, (begin, end) in enumerate(zip(facts.begins, facts.ends, strict=True)):
+            if self.after < begin <= until and (end is None or end > until):
+                came.append(place)
+            elif begin <= self.after and end is not None and self.after < end <= until:
+                went.append(place)
+        return came, went
 
 
 def _is_untouched(

@@ -34,6 +34,15 @@ class FileRows:
         return self.file.record_count if self.positions is None else len(self.positions)
 
 
+def others(rows: FileRows) -> Positions:
+    """The positions of all other rows of a file."""
+    if rows.positions is None:
+        return np.zeros(0, np.int64)
+    mask = np.ones(rows.file.record_count, np.bool_)
+    mask[rows.positions] = False
+    return np.flatnonzero(mask).astype(np.int64)
+
+
 @dataclass(frozen=True, slots=True)
 class FileHistory:
     """When each row of a file was inserted and deleted, and its row id if rows may have moved."""
@@ -65,6 +74,16 @@ def live(story: FileHistory, at: int) -> FileRows:
     return _rows(story, (story.begins <= at) & (story.ends > at))
 
 
+def deleted_within(
+    file: DataFile, deleted: Positions, deleted_at: Positions, after: int, until: int
+) -> FileRows:
+    """The rows of a file that were deleted in a range; of two deletes of a row the first counts."""
+    mask = np.zeros(file.record_count, np.bool_)
+    mask[deleted[(deleted_at > after) & (deleted_at <= until)]] = True
+    mask[deleted[deleted_at <= after]] = False
+    return _of_mask(file, mask)
+
+
 def net_changes(
     stories: Sequence[FileHistory], after: int, until: int, rewrites: Collection[int] = ()
 ) -> tuple[list[FileRows], list[FileRows]]:
@@ -91,10 +110,44 @@ def net_changes(
     )
 
 
+def counted_changes(file: DataFile, after: int, until: int, rewrites: Collection[int] = ()) -> int:
+    """How many rows of a file came or went in a range, by what the catalog says of it.
+
+    Where rows of several snapshots share a file, those of the range are taken to have their share
+    of it. 0 only if there is no change.
+    """
+    was_ended = file.end is not None and file.end <= until and file.end not in rewrites
+    gone = _gone_by(file, until)
+    if file.begin > after and not _is_moved_into(file, rewrites):
+        return 0 if was_ended else file.record_count - gone
+    before = 0 if file.begin > after else _gone_by(file, after)
+    since = max(after, file.begin)
+    came = file.record_count - _share(file.record_count, file.begin, file.partial_max, since)
+    return came + (file.record_count if was_ended else gone) - before
+
+
+def _gone_by(file: DataFile, at: int) -> int:
+    """How many rows of a file were deleted by a snapshot."""
+    listed = sum(snapshot <= at for _, snapshot in file.inlined_deletes)
+    known = [_share(d.count, d.begin, d.partial_max, at) for d in file.deletes if d.begin <= at]
+    return min(file.record_count, listed + max(known, default=0))
+
+
+def _share(count: int, begin: int, last: int | None, at: int) -> int:
+    """The rows of `count` that are of snapshots up to one, if all had as many."""
+    if last is None or last <= at:
+        return count
+    return count * (at - begin + 1) // (last - begin + 1)
+
+
 def is_moved(file: DataFile, rewrites: Collection[int]) -> bool:
     """Whether a rewrite may have moved rows into or out of a file."""
+    return file.end in rewrites or _is_moved_into(file, rewrites)
+
+
+def _is_moved_into(file: DataFile, rewrites: Collection[int]) -> bool:
     last = file.partial_max or file.begin
-    return file.end in rewrites or any(file.begin <= at <= last for at in rewrites)
+    return any(file.begin <= at <= last for at in rewrites)
 
 
 def _moved_changes(
@@ -132,6 +185,8 @@ def _ids(story: FileHistory) -> Positions:
 
 
 def _rows(story: FileHistory, mask: npt.NDArray[np.bool_]) -> FileRows:
-    if mask.all():
-        return FileRows(story.file)
-    return FileRows(story.file, np.flatnonzero(mask).astype(np.int64))
+    return _of_mask(story.file, mask)
+
+
+def _of_mask(file: DataFile, mask: npt.NDArray[np.bool_]) -> FileRows:
+    return FileRows(file) if mask.all() else FileRows(file, np.flatnonzero(mask).astype(np.int64))

@@ -6,7 +6,9 @@ Credentials for S3 are checked early: without them pyarrow takes many seconds to
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -27,6 +29,7 @@ HADOOP_CLASSES: Final = {"s3": "org.apache.hadoop.fs.s3a.S3AFileSystem"}
 """The file system of Hadoop that Spark needs for a scheme of data paths."""
 _METADATA: Final = "http://169.254.169.254/latest"
 _METADATA_TIMEOUT_S: Final = 0.5
+_SYNC_THREADS: Final = 4
 ADVICE: Final = (
     "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE; and AWS_REGION, or "
     "AWS_ENDPOINT_URL for a store that is not Amazon's"
@@ -76,16 +79,18 @@ class Storage:
         """Open a new file for writing."""
         return self.filesystem.open_output_stream(self.inner(path))
 
-    def sync(self, path: str) -> None:
-        """Sync a local file to disk, before the catalog references it."""
-        if not self.is_local:
+    def sync(self, *paths: str) -> None:
+        """Sync local files to disk, before the catalog references them."""
+        if not self.is_local or not paths:
             return
-        for name in (path, str(Path(path).parent)):
-            handle = os.open(name, os.O_RDONLY)
-            try:
-                os.fsync(handle)
-            finally:
-                os.close(handle)
+        if len(paths) < _SYNC_THREADS:
+            for path in paths:
+                _sync(path)
+        else:  # the file system syncs several at once in hardly more time than one
+            with ThreadPoolExecutor(_SYNC_THREADS) as pool:
+                deque(pool.map(_sync, paths), maxlen=0)
+        for directory in {str(Path(path).parent) for path in paths}:
+            _sync(directory)
 
     def size_bytes(self, path: str) -> int:
         """The size of a file."""
@@ -113,6 +118,14 @@ class Storage:
         except FileNotFoundError:
             return False
         return True
+
+
+def _sync(path: str) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def filesystem_of(root: str) -> tuple[fs.FileSystem, str]:

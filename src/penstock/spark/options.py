@@ -75,16 +75,16 @@ class SparkOptions:
 
     def __post_init__(self) -> None:
         if self.remote is not None and not self.remote.startswith("sc://"):
-            raise Rejected(f"expected a remote Spark as 'sc://host:port', found {self.remote!r}")
+            raise Rejected(f"a remote Spark is 'sc://host:port', not {self.remote!r}")
         if not _MASTER.fullmatch(self.master):
             raise Rejected(
                 "expected Spark as sc://host:port, or a master: local, local[n], spark://…, "
                 f"k8s://… or yarn; found {self.master!r}"
             )
         if self.cores is not None and self.cores < 1:
-            raise Rejected(f"expected at least 1 core, found {self.cores}")
+            raise Rejected(f"cores must be at least 1, not {self.cores}")
         if self.memory_mb < 512:
-            raise Rejected(f"expected at least 512 MB for Spark's JVM, found {self.memory_mb}")
+            raise Rejected(f"Spark's JVM needs at least 512 MB, not {self.memory_mb}")
 
     @property
     def is_local(self) -> bool:
@@ -148,7 +148,7 @@ def _archive(word: str) -> Archive:
         return Archive(word)
     except ValueError:
         known = ", ".join(Archive)
-        raise Rejected(f"expected archive to be one of {known}, found {word!r}") from None
+        raise Rejected(f"archive must be one of {known}, not {word!r}") from None
 
 
 def plain_options(options: SparkOptions) -> dict[str, Any]:

@@ -157,7 +157,7 @@ def _tasks(spark: SparkSession) -> int:
     With a local master all tasks run in one process, so one is enough: on a server that has just
     started, the first jobs take seconds, and all work waits for them.
     """
-    from pyspark.sql.connect import functions as F  # noqa: N812 - as everybody calls it
+    from pyspark.sql.connect import functions as F  # noqa: N812 - its usual name
 
     if (spark.conf.get("spark.master", "") or "").startswith("local"):
         return 1

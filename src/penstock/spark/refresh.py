@@ -6,6 +6,7 @@ made in every worker process, by name: `penstock.spark.refresh:make`.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
@@ -27,6 +28,7 @@ from penstock.protocol.errors import NotDifferentiable
 from penstock.spark.delta.agreement import disagreement
 from penstock.spark.delta.by_tasks import difference_by_tasks, feed_by_tasks
 from penstock.spark.delta.errors import MustBeFull
+from penstock.spark.delta.key_types import with_spark_keys
 from penstock.spark.delta.limits import DeltaLimits
 from penstock.spark.delta.refresh import DifferentialRefresh
 from penstock.spark.errors import SparkNotStarted, is_lost
@@ -296,17 +298,16 @@ class FullRefresh:
             return frame
         if not compiled.breaks_ties:
             return frame
-        if disagreement(
-            spark, compiled, lambda name: source_frame(spark, self._lake, sources[name])
-        ):
+
+        def source(name: str) -> DataFrame:
+            return source_frame(spark, self._lake, sources[name])
+
+        if disagreement(spark, compiled, source):
             return frame
         names = ViewNames()
         compiled = compile_query(task.definition.query, columns, frame.columns)
-        sql = compiled.full(names)
-        views = {
-            view: source_frame(spark, self._lake, sources[relation])
-            for view, (relation, _) in names.views.items()
-        }
+        sql = with_spark_keys(spark, compiled, source).full(names)
+        views = {view: source(relation) for view, (relation, _) in names.views.items()}
         return bound_frame(spark, sql, views)
 
     def _teller(self, task: RefreshTask, available: int) -> Tell:
@@ -351,20 +352,23 @@ class SparkEngine:
         """Bring one table up to date; nothing is committed."""
         with self._used(task.definition.query) as spark:
             why = _why_full(task)
+            began = time.perf_counter()
             if why is None:
                 try:
                     return self._differential.refresh(spark, task)
                 except MustBeFull as found:
                     why = found
+            looked_ms = (time.perf_counter() - began) * 1_000
             made = self._full.refresh(spark, task)
             choice = why.choice
             if choice is not None:
                 took_ms = sum(spent for _, spent in made.timings_ms)
                 choice = replace(choice, measured_ms=took_ms)
+                made = replace(made, timings_ms=(("choice", looked_ms), *made.timings_ms))
             return replace(made, reason=why.reason, reason_text=why.text, choice=choice)
 
-    def query(self, sql: str, inputs: Mapping[str, TableVersion]) -> pa.Table:
-        """Answer a question over tables as they are in the versions given."""
+    def query(self, sql: str, inputs: Mapping[str, TableVersion | TopicRead]) -> pa.Table:
+        """Answer a question over tables as they are in the versions given, and over topics."""
         with self._used(sql) as spark:
             rows, _ = query_frame(spark, self._lake, sql, inputs)._to_table()
             return rows.cast(arrived_schema(rows.schema))

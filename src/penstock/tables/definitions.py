@@ -31,7 +31,7 @@ from penstock.tables.core.topics import TopicSource
 from penstock.tables.core.units import ExecutionUnitGraph
 from penstock.tables.delta.modes import check_differential
 from penstock.tables.plan import Folder, TablePlan, parse_folder, plan_tables
-from penstock.tables.query.names import STATE_SCHEMA, state_table, topic_source
+from penstock.tables.query.names import STATE_SCHEMA, is_state_of, topic_source
 from penstock.tables.query.relations import NameCheck, Relations
 from penstock.tables.query.resolve import RelationShape
 from penstock.tables.rows import GRAPH_VERSION, MADE, SELECT_VALUE, SET_VALUE
@@ -242,16 +242,13 @@ class Definer:
             # position.
             transaction.also(rows.DELETE_FRONTIER, (name,))
             transaction.also(rows.CLEAR_STATUS_DETAIL, (name,))
+            _drop_states(transaction, self._store.lake.tables(transaction.base), name)
 
     def _drop_tables(self, transaction: LakeTransaction, names: Iterable[str]) -> None:
-        infos = {
-            _plain(info.schema.name, info.name): info
-            for info in self._store.lake.tables(transaction.base)
-        }
+        tables = self._store.lake.tables(transaction.base)
+        infos = {_plain(info.schema.name, info.name): info for info in tables}
         for name in names:
-            state = infos.get(f"{STATE_SCHEMA}.{state_table(name)}")
-            if state is not None:
-                transaction.drop_table(state)
+            _drop_states(transaction, tables, name)
             if name in infos and self._is_ours(name, infos[name]):
                 transaction.drop_table(infos[name])
                 transaction.also(DELETE_FEEDS, (infos[name].id,))
@@ -261,6 +258,7 @@ class Definer:
             transaction.also(rows.DELETE_VALUE, (f"{MADE}{name}",))
             transaction.also(rows.DELETE_VALUE, (f"{rows.REBUILD}{name}",))
             transaction.also(rows.DELETE_VALUE, (f"{rows.STATE}{name}",))
+            transaction.also(rows.DELETE_VALUE, (f"{rows.RETAINED}{name}",))
 
     def _is_ours(self, name: str, info: TableInfo) -> bool:
         """Whether refreshes created a lake table; otherwise it is another tool's and stays."""
@@ -273,6 +271,13 @@ class Definer:
     def _commit(self, transaction: LakeTransaction, graph: StreamGraph) -> StreamGraph:
         self._store.lake.commit(transaction)
         return graph
+
+
+def _drop_states(transaction: LakeTransaction, tables: Iterable[TableInfo], name: str) -> None:
+    """Drop all that refreshes of a table stored beside its contents."""
+    for info in tables:
+        if info.schema.name == STATE_SCHEMA and is_state_of(info.name, name):
+            transaction.drop_table(info)
 
 
 def _again(change: Callable[[], T]) -> T:

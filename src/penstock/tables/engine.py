@@ -23,7 +23,7 @@ from penstock.kernel.errors import Corrupt, Gone, Rejected, Unavailable
 from penstock.lake.catalog import Catalog
 from penstock.lake.feed import FeedFile
 from penstock.lake.model import NewFile, TableInfo, TableVersion
-from penstock.lake.scan import ChangeRange
+from penstock.lake.scan import ChangeSpan
 from penstock.lake.selection import FileRows
 from penstock.protocol.requests import Record
 from penstock.tables.core.frontier import Frontier, Position, TopicPosition
@@ -92,7 +92,8 @@ class Input:
     `since` is the position that the current contents reflect; None if they did not read it. A lake
     table has a `version`, a topic has `topic`. `pending` means that an earlier member of the unit
     has just made it. `feed` are the files of its change feed that lead from `since` to `position`,
-    None if there is no such way.
+    None if there is no such way. `from_seq` is the first
+    record of a topic that the current contents reflect.
     """
 
     name: str
@@ -100,9 +101,10 @@ class Input:
     since: Position | None = None
     version: TableVersion | None = None
     pending: bool = False
-    _changes: Callable[[], ChangeRange] | None = None
+    _changes: Callable[[], ChangeSpan] | None = None
     topic: TopicRead | None = None
     feed: tuple[FeedFile, ...] | None = None
+    from_seq: int = 1
 
     @property
     def moved(self) -> bool:
@@ -116,8 +118,8 @@ class Input:
             return schema_columns(self.topic.schema)
         return () if self.version is None else tuple(c.name for c in self.version.table.columns)
 
-    def changes(self) -> ChangeRange:
-        """Its inserts and deletes since then.
+    def changes(self) -> ChangeSpan:
+        """What the catalog says of its changes since then.
 
         Raises `Gone` if the lake no longer has them, `SourceRecreated` if it is a different table
         now.
@@ -137,6 +139,14 @@ def _is_read() -> bool:
     return True
 
 
+def _no_state(_: str) -> TableVersion | None:
+    return None
+
+
+def _no_target(part: str, _: pa.Schema) -> TableInfo:
+    raise Rejected(f"this task has no place to store {part or 'a state'!r} in")
+
+
 @dataclass(frozen=True, slots=True)
 class RefreshTask:
     """One table to refresh.
@@ -146,8 +156,9 @@ class RefreshTask:
     files for, once the columns are known; file names must contain `token` (`lake.write(table, rows,
     token=task.token)`), otherwise the sweep may remove them. `tell` may be called with progress at
     any time, from any thread. `factors` are what the table's refreshes taught about their costs.
-    `state` is what an earlier refresh stored beside the contents, if it still belongs to them;
-    `state_target` returns the table to store it in. `is_read` says whether anything follows the
+    `state` is what an earlier refresh stored beside the contents under a name, if it still belongs
+    to them; `has_state` says whether any may. `state_target` returns the table to store something
+    in under a name. `is_read` says whether anything follows the
     table's changes.
     """
 
@@ -160,8 +171,9 @@ class RefreshTask:
     token: str
     tell: Callable[[RefreshProgress], None] = _tell_nobody
     factors: Mapping[Mode, float] = field(default_factory=dict)
-    state: TableVersion | None = None
-    state_target: Callable[[pa.Schema], TableInfo] | None = None
+    state: Callable[[str], TableVersion | None] = _no_state
+    state_target: Callable[[str, pa.Schema], TableInfo] = _no_target
+    has_state: bool = False
     is_read: Callable[[], bool] = _is_read
 
     @property
@@ -178,7 +190,7 @@ class Made:
     files of `task.current`) and `inlined_deletes` (row ids) are removed and the files added. If
     `changed` is False, contents stay as they are: only the table's frontier is committed. `feed`
     holds the rows that came and went, where the engine knows them. `choice` is how the mode was
-    chosen, with what it cost. `state` is what to store beside the contents, under the same rules;
+    chosen, with what it cost. `states` are to be stored beside the contents, under the same rules;
     `keeps_state` says that what is stored then belongs to them.
     """
 
@@ -197,7 +209,7 @@ class Made:
     timings_ms: tuple[tuple[str, float], ...] = ()
     feed: FeedFile | None = None
     choice: Choice | None = None
-    state: Made | None = None
+    states: tuple[Made, ...] = ()
     keeps_state: bool = False
 
 
@@ -208,8 +220,8 @@ class Refresher(Protocol):
         """Refresh one table. Any exception is the failure, and is classified."""
         ...
 
-    def query(self, sql: str, inputs: Mapping[str, TableVersion]) -> pa.Table:
-        """Run a query on tables at the given versions."""
+    def query(self, sql: str, inputs: Mapping[str, TableVersion | TopicRead]) -> pa.Table:
+        """Run a query on tables at the given versions, and on topics."""
         ...
 
     def interrupt(self) -> None:
@@ -235,6 +247,11 @@ class TopicHead(NamedTuple):
 
     position: TopicPosition
     earliest_seq: int = 0
+
+    @property
+    def first_seq(self) -> int:
+        """The first retained seq; 1 if it is empty and always was."""
+        return max(1, self.earliest_seq)
 
 
 class TopicPositions(Protocol):
@@ -308,9 +325,7 @@ class Factory:
     def _parts(self) -> tuple[ModuleType, str]:
         module, colon, name = self.name.partition(":")
         if not (module and colon and name):
-            raise Rejected(
-                f"expected a name such as 'package.module:function', found {self.name!r}"
-            )
+            raise Rejected(f"{self.name!r} is not a name such as 'package.module:function'")
         try:
             return importlib.import_module(module), name
         except ImportError as error:

@@ -59,7 +59,7 @@ def read_page(
 ) -> TablePage:
     """At most `limit` rows from an offset: sorted by the keys, or in stored order."""
     if offset < 0 or limit < 0:
-        raise Rejected(f"expected offset and limit from 0 on, found {offset} and {limit}")
+        raise Rejected(f"offset and limit must be at least 0, not {offset} and {limit}")
     wanted = _wanted(version.table.columns, columns)
     inlined = version.inlined.rows.select([column.name for column in wanted])
     stored = list(_stored(lake, version))

@@ -74,7 +74,7 @@ def parse_table_file(path: str, text: str, *, url: str | None = None) -> TableDe
     if values.get("status", "active").lower() not in ("active", "paused"):
         line = options["status"].line
         raise InvalidTableFile(
-            f"{path}:{line}: expected status active or paused, found {values['status']!r}"
+            f"{path}:{line}: status must be active or paused, not {values['status']!r}"
         )
     _check_each(path, options)
     values.setdefault("publish_url", url or "")

@@ -46,7 +46,7 @@ def pid_of(name: str) -> int:
 def _parts(name: str) -> tuple[int, int]:
     pid, _, began = name.partition("#")[0].partition("/")[2].partition("-")
     if not (pid.isdecimal() and began.isdecimal()):
-        raise Rejected(f"expected a process name such as 'host/17-4711', found {name!r}")
+        raise Rejected(f"{name!r} is not a process name such as 'host/17-4711'")
     return int(pid), int(began)
 
 

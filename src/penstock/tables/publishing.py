@@ -114,7 +114,7 @@ class PublishedParts:
         ]
 
     def idempotency_key(self, number: int) -> str:
-        """The same for the same part, whoever writes it."""
+        """The same for the same part, whichever coordinator writes it."""
         return f"{self.uuid}:{self.snapshot}:{number}"
 
     def _record(self, row: dict[str, Any], weight: int, number: int) -> Record:

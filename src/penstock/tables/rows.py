@@ -211,6 +211,8 @@ STATE: Final = "state:"
 """Prefix of the values that name the refresh which the stored state of a table belongs to."""
 REBUILD: Final = "rebuild:"
 """Prefix of the values that say why the next refresh of a table has to run its whole query."""
+RETAINED: Final = "retained:"
+"""Prefix of the values that say from which seq on contents reflect each topic they are made of."""
 
 SELECT_VALUE: Final = "SELECT value FROM penstock_warehouse WHERE name = ?"
 SELECT_TWO_VALUES: Final = "SELECT name, value FROM penstock_warehouse WHERE name IN (?, ?)"

@@ -66,10 +66,10 @@ class WarehouseSettings:
             "job_retention_ms", "history_retention_ms", "sweep_every_ms",
         ):  # fmt: skip
             if getattr(self, name) < 1:
-                raise Rejected(f"expected {name} of at least 1, found {getattr(self, name)}")
+                raise Rejected(f"{name} must be at least 1, not {getattr(self, name)}")
         if (self.snapshot_retention_ms or 0) < 0:
             raise Rejected(
-                f"expected snapshot_retention_ms of at least 0, found {self.snapshot_retention_ms}"
+                f"snapshot_retention_ms must be at least 0, not {self.snapshot_retention_ms}"
             )
         if self.lease_ms is not None and self.lease_ms < 4 * self.tick_ms:
             raise Rejected(

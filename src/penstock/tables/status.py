@@ -45,6 +45,7 @@ from penstock.tables.delta.modes import differentiation
 from penstock.tables.next_refresh import next_refresh
 from penstock.tables.processes import is_here, process_name
 from penstock.tables.publishing import Publication
+from penstock.tables.query.names import STATE_SCHEMA, is_state_of
 from penstock.tables.query.relations import Relations
 from penstock.tables.query.resolve import resolve
 from penstock.tables.settings import WarehouseSettings
@@ -254,6 +255,7 @@ class StatusReader:
             **_plan(table.query, self._relations()),
             "unit": {"key": unit.key, "kind": unit.kind.value, "members": list(unit.members)},
             "inputs": dict.fromkeys(table.sources),
+            "state_tables": self._state_tables(table.name),
             "last_refresh": None,
         }
         if known is not None:
@@ -275,6 +277,17 @@ class StatusReader:
                 "choice": last[0].choice,
             }
         return found
+
+    def _state_tables(self, name: str) -> dict[str, int]:
+        """What is stored beside the contents of a table, and how many rows it has."""
+        with self._lake.look() as reader:
+            counts: dict[int, int | None] = dict(reader.rows(rows.SELECT_ROW_COUNTS))
+            tables = reader.tables(reader.latest().id)
+        return {
+            table.qualified: int(counts.get(table.id) or 0)
+            for table in tables
+            if table.schema.name == STATE_SCHEMA and is_state_of(table.name, name)
+        }
 
     def explain_query(self, query: str) -> dict[str, Any]:
         """Whether and how a query would be brought up to date; `InvalidQuery` if it is wrong."""

@@ -77,6 +77,7 @@ from penstock.tables.query.sources import read_sources
 from penstock.tables.settings import WarehouseSettings
 from penstock.tables.status import PoolStatus, StatusReader, Why
 from penstock.tables.store import Definitions, TableStore
+from penstock.tables.verify import Verified, verify
 
 ALTERABLE: Final = frozenset(
     {"schedule", "mode", "consistency", "description", "publish", "publish_url"}
@@ -521,6 +522,14 @@ class Warehouse:
                 raise NoContents(name, at.id)
         resolve(text, known)
         return self._engine().query(text, {n: self.lake.table_at(n, at) for n in sources})
+
+    def verify(self, name: str) -> Verified:
+        """Run the query of a table at its frontier, and compare its rows with the contents.
+
+        Raises `Gone` if the lake no longer has what the contents were made from.
+        """
+        key = self.settings.topics_api_key
+        return verify(self._store, self._engine(), self.table(name), key)
 
     def check_engine(self) -> None:
         """Reject an engine that could never work on this lake, if its module can tell."""

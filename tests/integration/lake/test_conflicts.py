@@ -13,12 +13,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.flow import SqlTokenPool
 from penstock.kernel.errors import Conflict
 from penstock.lake.catalog import Catalog, open_catalog
 from penstock.lake.expire import sweep
 from penstock.lake.selection import FileRows
 from penstock.lake.transaction import LakeTransaction
+from penstock.tables.coordinator.tokens import SqlTokenPool
 from penstock.testing.clock import ManualClock
 from tests.integration.lake.agree import assert_same_tables
 from tests.integration.lake.duck import Duck, DuckError

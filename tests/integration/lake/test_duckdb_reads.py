@@ -239,7 +239,7 @@ def test_our_own_rows_commit_with_the_data_or_not_at_all(catalog: Catalog) -> No
         catalog.commit(transaction)
     transaction.expectations.clear()
     transaction.also("UPDATE penstock_test SET at = 1 WHERE name = 'nobody'", rows=1)
-    with pytest.raises(Conflict, match="expected to change 1 rows"):
+    with pytest.raises(Conflict, match="changed 0 rows, not 1"):
         catalog.commit(transaction)
     transaction.statements.clear()
     transaction.also("INSERT INTO penstock_test VALUES ('frontier', 1)")

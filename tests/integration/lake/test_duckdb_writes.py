@@ -225,7 +225,7 @@ def test_a_moment_names_the_same_snapshot_on_both_sides(catalog: Catalog, duck: 
         assert found.time == snapshot.time
     with pytest.raises(Gone, match="have expired"):
         catalog.snapshot(datetime(2000, 1, 1, tzinfo=UTC))
-    with pytest.raises(Rejected, match="found 999"):
+    with pytest.raises(Rejected, match="there is no snapshot 999"):
         catalog.scan("t", 999)
     with pytest.raises(Rejected, match="nobody"):
         catalog.scan("nobody")

@@ -92,6 +92,8 @@ def test_floats_that_differ_in_the_last_digits_are_the_same_row(
               {"k": 4, "total": None}, {"k": 5, "total": 2.0}]  # fmt: skip
     found = take_out(catalog, index, [(row, 1) for row in wanted])
     assert found.missing.tolist() == [0, 0, 0, 1], "2.0 is another number, not another last digit"
+    assert found.close.tolist() == [1, 0, 0, 0]
+    assert found.held.to_pylist() == [{"k": 1, "total": 0.3}], "as it is in the table"
 
 
 @pytest.mark.parametrize("kind", ["sqlite"])
@@ -110,6 +112,8 @@ def test_a_row_with_other_last_digits_is_not_taken_for_one_that_stays(
     found = take_out(catalog, index, every)
     assert found.missing.tolist() == [0, 0], "no row of the key stays"
     assert sum(rows.count for rows in found.deletes) + len(found.inlined_deletes) == 2
+    assert found.close.tolist() == [1, 1]
+    assert bag_of(found.held) == bag_of(pa.table({"k": [2, 2], "total": [0.5, 0.7]}))
     duck.run("CREATE TABLE one AS SELECT 0.3::DOUBLE AS total")
     version = catalog.table_at("one")
     rows = pa.table({"total": [0.1 + 0.2]})

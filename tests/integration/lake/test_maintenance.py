@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +15,7 @@ import pytest
 from penstock.kernel.errors import Conflict, Gone
 from penstock.lake.catalog import Catalog, open_catalog
 from penstock.lake.compact import CompactionPolicy, compact
-from penstock.lake.expire import clean, expire, sweep
+from penstock.lake.expire import STEP_FILES, clean, expire, sweep
 from penstock.lake.selection import FileRows
 from tests.integration.lake.agree import assert_same_changes, assert_same_tables, bag
 from tests.integration.lake.duck import Duck
@@ -171,6 +173,35 @@ def test_many_snapshots_expire_a_few_at_a_time_and_only_old_ones(
     gone = expire(used, older_than=found[-2].time)
     assert gone.snapshots == tuple(each.id for each in found if each.time < found[-2].time)
     assert [each.id for each in used.snapshots()] == [each.id for each in found[-2:]]
+
+
+def test_an_hour_of_merged_files_is_forgotten_a_few_at_a_time_and_only_what_is_due(
+    used: Catalog, duck: Duck, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, due = "ducklake_files_scheduled_for_deletion", datetime(2020, 1, 1, tzinfo=UTC)
+    count = 50_000 if used.database.kind == "sqlite" else 5_000
+    when = "2019-12-31 00:00:00+00"
+    rows = [(10**6 + n, f"main/t/{n}.parquet", True, when) for n in range(count)]
+    late = (10**6, "main/t/late.parquet", True, "2020-01-02 00:00:00+00")
+    insert = used.database.sql(f"INSERT INTO {table} VALUES (?, ?, ?, ?)")
+    used.retrying(lambda cursor: cursor.executemany(insert, [*rows, late]))
+    retrying, left = Catalog.retrying, [len(rows) + 1]
+
+    def counted(self: Catalog, work: Any, *, synced: bool = True) -> Any:
+        found = retrying(self, work, synced=synced)
+        left.append(self.query(f"SELECT count(*) FROM {table}")[0][0])
+        return found
+
+    monkeypatch.setattr(Catalog, "retrying", counted)
+    assert len(clean(used, older_than=due)) == len(rows)
+    assert max(before - after for before, after in pairwise(left)) <= STEP_FILES
+    assert used.query(f"SELECT data_file_id, path FROM {table}") == [late[:2]]
+    if used.database.kind == "sqlite":
+        plan = used.query(f"EXPLAIN QUERY PLAN DELETE FROM {table} WHERE data_file_id = 1")
+        assert "USING INDEX" in plan[0][-1], "or a commit waits for a scan of it for each file"
+    duck.run("CALL ducklake_cleanup_old_files('lake', cleanup_all => true)")
+    assert used.query(f"SELECT count(*) FROM {table}") == [(0,)]
+    assert_same_tables(used, duck)
 
 
 def test_an_expired_table_leaves_no_trace(used: Catalog, duck: Duck) -> None:

@@ -26,7 +26,7 @@ from penstock.lake.scan import file_history, read_rows, scan
 from penstock.lake.selection import FileRows, live
 from penstock.tables.core.history import RefreshProgress
 from penstock.tables.core.model import Mode
-from penstock.tables.engine import EngineAway, EngineLost, Input, Made, RefreshTask
+from penstock.tables.engine import EngineAway, EngineLost, Input, Made, RefreshTask, TopicRead
 from tests.integration.tables.topic_rows import topic_rows
 
 WRONG_QUERY = (duckdb.BinderException, duckdb.CatalogException, duckdb.ParserException)
@@ -92,8 +92,9 @@ class DuckEngine:
             rows_read=read, rows_written=len(new),
         )  # fmt: skip
 
-    def query(self, sql: str, inputs: Mapping[str, TableVersion]) -> pa.Table:
-        return self._run(sql, {n: scan(self._lake.storage, v) for n, v in inputs.items()})
+    def query(self, sql: str, inputs: Mapping[str, TableVersion | TopicRead]) -> pa.Table:
+        versions = {n: v for n, v in inputs.items() if isinstance(v, TableVersion)}
+        return self._run(sql, {n: scan(self._lake.storage, v) for n, v in versions.items()})
 
     def interrupt(self) -> None:
         self._interrupted.set()

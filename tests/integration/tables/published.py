@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from penstock.client import Client
-from penstock.client.publishing import ChangeWriter
+from penstock.client.heads import ChangeWriter
 from penstock.protocol.requests import Record
 from tests.integration.tables.place import ENGINE, QUICK
 

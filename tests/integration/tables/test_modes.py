@@ -5,14 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from penstock.protocol.errors import NotDifferentiable
 from penstock.tables.core.history import ReasonCode, RefreshRecord
 from penstock.tables.core.model import Mode
 from tests.integration.tables.place import Place
+from tests.unit.tables.delta.test_refusals import REFUSED
 
 EVERY = "20ms"
+RELATIONS = {
+    "t": {"k": pa.int32(), "n": pa.int32(), "xs": pa.list_(pa.int32())},
+    "u": {"k": pa.int32(), "m": pa.int32()},
+    "odd": {"a": pa.int32(), "__w": pa.int64()},
+}
 
 
 @pytest.fixture
@@ -40,7 +47,6 @@ def test_auto_records_full_with_the_piece_that_has_no_rule(serial: Place) -> Non
     assert (second.configured, second.executed, second.reason) == (
         Mode.AUTO, Mode.FULL, ReasonCode.NOT_DIFFERENTIABLE,
     )  # fmt: skip
-    assert second.fell_back
     assert second.reason_text == "LIMIT 1: without ORDER BY any rows may be the first"
     assert warehouse.explain("a")["differential"]["possible"] is False
 
@@ -53,8 +59,8 @@ def test_full_is_full_as_configured(serial: Place) -> None:
     serial.write("raw", [2])
     warehouse.refresh("a")
     found = last(serial, "a")
-    assert (found.executed, found.reason, found.fell_back) == (
-        Mode.FULL, ReasonCode.AS_CONFIGURED, False,
+    assert (found.configured, found.executed, found.reason) == (
+        Mode.FULL, Mode.FULL, ReasonCode.AS_CONFIGURED,
     )  # fmt: skip
     warehouse.refresh("a", force=True)
     assert last(serial, "a").reason is ReasonCode.REQUESTED
@@ -82,6 +88,30 @@ def test_differential_is_refused_at_creation_with_the_reason_and_nothing_changes
         warehouse.apply(tmp_path)
     assert refused.value.detail["table"] == "c"
     assert [(table.name, table.mode) for table in warehouse.tables()] == [("a", Mode.AUTO)]
+
+
+def test_each_piece_that_has_no_rule_is_refused_at_creation_and_the_catalog_stays(
+    serial: Place,
+) -> None:
+    lake, refused = serial.lake, 0
+    change = lake.begin()
+    for name, columns in RELATIONS.items():
+        change.create_table(lake.schema("main"), name, pa.schema(columns))
+    lake.commit(change)
+    before = lake.latest().id, lake.query("SELECT * FROM penstock_warehouse ORDER BY name")
+    for query, (cause, said) in REFUSED.items():
+        if cause in ("unresolved", "unknown_columns"):
+            continue  # refused for another reason in every mode
+        with pytest.raises(NotDifferentiable) as error:
+            serial.warehouse.create("x", query, mode="differential")
+        assert said in error.value.message
+        assert error.value.message.endswith("; use mode AUTO or FULL")
+        assert error.value.detail["table"] == "x"
+        refused += 1
+    assert refused > 30
+    assert serial.warehouse.tables() == []
+    found = lake.query("SELECT * FROM penstock_warehouse ORDER BY name")
+    assert (lake.latest().id, found) == before
 
 
 def test_a_volatile_table_is_refreshed_on_every_schedule_and_says_why(serial: Place) -> None:

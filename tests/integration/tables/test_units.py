@@ -125,12 +125,14 @@ def test_a_member_of_a_closure_reads_what_was_just_made_as_changes(
     made = Made(current.table, Mode.DIFFERENTIAL, (new,), replace=False, deletes=(gone,))
     version = pending_version(current, made, current.snapshot)
     assert bag(scan(place.lake.storage, version)) == {(1,): 1, (3,): 1, (9,): 1}
-    changes = pending_changes(place.lake, first, made, current.snapshot)
+    span = pending_changes(place.lake, first, made, current.snapshot)
+    changes = span.read(place.lake.storage)
     assert bag(changes.read_inserted(place.lake.storage)) == {(9,): 1}
     assert bag(changes.read_deleted(place.lake.storage)) == {(2,): 1}
     whole = Made(current.table, Mode.FULL, (new,))
     assert bag(scan(place.lake.storage, pending_version(current, whole, current.snapshot))) == {
         (9,): 1
     }
-    changes = pending_changes(place.lake, first, whole, current.snapshot)
+    span = pending_changes(place.lake, first, whole, current.snapshot)
+    changes = span.read(place.lake.storage)
     assert bag(changes.read_deleted(place.lake.storage)) == {(1,): 1, (2,): 1, (3,): 1}

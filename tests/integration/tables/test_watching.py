@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from penstock.client import AsyncClient, Client
-from penstock.client.blocking.table_watch import TableWatch
+from penstock.client.blocking.watch import TableWatch
 from penstock.lake.expire import expire
 from penstock.protocol.errors import InvalidRequest, NoContents, TableNotFound
 from penstock.protocol.events import TableCaughtUp, TableChanges, TableEvent, TableReset, TableRows

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from penstock.flow import Closed, WindowedChannel
+from penstock.flow.channel import Closed, WindowedChannel
 
 
 class ChannelMachine(RuleBasedStateMachine):
@@ -24,8 +24,8 @@ class ChannelMachine(RuleBasedStateMachine):
     def send(self, size_bytes: int) -> None:
         room = self.channel.room
         before = self.channel.occupied
-        sent = self.channel.try_send(self.next_item, size_bytes)
-        assert sent is (room > 0)
+        sent = self.channel.try_send_many([self.next_item], size_bytes)
+        assert sent == (room > 0)
         if sent:
             assert before < self.channel.window, "a new item never breaks the window"
             self.queued.append(self.next_item)
@@ -68,7 +68,7 @@ class ChannelMachine(RuleBasedStateMachine):
     def close(self) -> None:
         self.channel.close()
         try:
-            self.channel.try_send(-1)
+            self.channel.try_send_many([-1])
         except Closed:
             return
         raise AssertionError("a closed channel took an item")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from penstock.flow import WindowedChannel
+from penstock.flow.channel import WindowedChannel
 
 MEASURE_STEPS = 10  # of 10 ms
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from penstock.flow import FairQueue, Standing
+from penstock.flow.fairqueue import FairQueue, Standing
 
 WEIGHTS = (1, 1, 2, 4, 8)
 BANDS = st.integers(0, 4)

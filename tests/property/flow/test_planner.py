@@ -8,15 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.flow import (
-    Measurement,
+from penstock.flow.meter import Measurement
+from penstock.flow.planner import (
+    Growth,
     Plan,
     PlannerMemory,
     PlannerPolicy,
     StageMemory,
     WindowPlanner,
+    fit_budget,
 )
-from penstock.flow.planner import Growth, fit_budget
 from penstock.kernel.units import MIB
 from penstock.metering.shapes import named_shape
 from tests.simulator.generate import batch_service, bimodal

@@ -235,6 +235,8 @@ class History:
         assert len(gained) == len(set(gained))
         assert set(gained) - both == set(new.items()) - set(old.items()), (after, until)
         assert set(lost) - both == set(old.items()) - set(new.items()), (after, until)
+        counted = self.catalog.change_span(self.catalog.table(self.name, until), after, until).count
+        assert counted or old == new, "the catalog may count too much, and 0 only if it is so"
 
 
 def pairs_of(table: pa.Table) -> list[Any]:

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from penstock.metering.hours import cell
 from penstock.metering.parsing import ENERGY, PARSED
-from penstock.metering.price_book import make_book
 from penstock.metering.price_lookup import PriceLookup, _Zone, cells, charges, micros_of
 from penstock.metering.pricing import price_readings
+from tests.books import make_book
 from tests.property.metering.naive_prices import charge_of, price_of
 from tests.property.metering.test_prices import METERS, ZONES, documents, moments
 

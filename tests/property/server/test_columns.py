@@ -41,12 +41,18 @@ STEPS = st.lists(
 
 @settings(max_examples=150)
 @given(
-    steps=STEPS, bytes_max=st.sampled_from([1, 600, 1 << 30]), kept=st.sampled_from([0, 1 << 20])
+    steps=STEPS,
+    bytes_max=st.sampled_from([1, 600, 1 << 30]),
+    kept=st.sampled_from([0, 1 << 20]),
+    run_bytes=st.sampled_from([1, 100, 1 << 20]),
 )
 def test_columns_are_the_records_in_order_each_once(
-    steps: list[tuple[str, object]], bytes_max: int, kept: int
+    steps: list[tuple[str, object]], bytes_max: int, kept: int, run_bytes: int
 ) -> None:
-    with mock.patch.object(columns, "RUN_SEQS", 8):
+    with (
+        mock.patch.object(columns, "RUN_SEQS", 8),
+        mock.patch.object(columns, "RUN_BYTES_MAX", run_bytes),
+    ):
         topic = Topic("t", TopicConfig(), epoch=1, now_ms=0)
         runs = ColumnRuns(bytes_max=kept)
         for verb, value in [*steps, ("read", (0, 1_000))]:
@@ -95,6 +101,8 @@ def check(topic: Topic, runs: ColumnRuns, wanted: ColumnRequest) -> None:
         assert passed > at, "a page always gets on"
         assert not any(at + 1 < hole.first_seq <= passed for hole in topic.holes)
         assert sum(piece.rows for piece in pieces) <= wanted.records_max
+        is_one = sum(piece.rows for piece in pieces) <= 1
+        assert is_one or sum(piece.size_bytes for piece in pieces) <= wanted.bytes_max
         for piece in pieces:
             for row in read_back(piece):
                 assert at < row["seq"] <= passed

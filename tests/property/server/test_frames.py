@@ -31,9 +31,26 @@ def test_a_change_leads_from_any_section_to_any_other(old, new):
     assert after(old, joined([("s", changes(old, new))])) == new
 
 
-@given(st.lists(row, min_size=1, max_size=8), st.lists(row, max_size=3), st.integers(0, 8))
-def test_rows_that_come_in_front_lead_there_too(old, more, kept):
-    new = [*more, *old[:kept]]
+named = st.lists(
+    st.fixed_dictionaries(
+        {"id": st.integers(0, 9), "n": st.integers(0, 1)}, optional={"more": st.booleans()}
+    ),
+    max_size=10,
+    unique_by=lambda row: row["id"],
+)
+edges = st.lists(
+    st.fixed_dictionaries(
+        {"source": st.sampled_from("abc"), "target": st.sampled_from("xyz"), "runs": st.booleans()}
+    ),
+    max_size=9,
+    unique_by=lambda edge: (edge["source"], edge["target"]),
+)
+plain = st.lists(st.integers(0, 3), max_size=6)
+
+
+@given(st.sampled_from([named, edges, plain]).flatmap(lambda rows: st.tuples(rows, rows)))
+def test_rows_that_come_go_move_and_change_lead_there_too(lists):
+    old, new = lists
     told = changes({"rows": old}, {"rows": new})
     assert after({"rows": old}, joined([("s", told)])) == {"rows": new}
 

@@ -55,10 +55,10 @@ class Server:
         self.sections["facts"].pop("m", None)
         return self._frame(drop={"facts": ["m"]})
 
-    def _front(self, value: Any) -> tuple[str, dict[str, Any]]:
+    def _list(self, value: Any) -> tuple[str, dict[str, Any]]:
         rows = self.sections["list"]["rows"]
-        self.sections["list"]["rows"] = [{"n": value}, *rows[:2]]
-        return self._frame(front={"list": {"rows": {"add": [{"n": value}], "keep": 2}}})
+        self.sections["list"]["rows"] = [*rows[1:2], {"n": value}, *rows[:1]]
+        return self._frame(list={"list": {"rows": [[1, 1], {"add": [{"n": value}]}, [0, 1]]}})
 
     def _cols(self, value: Any) -> tuple[str, dict[str, Any]]:
         self.sections["list"]["rows"][0]["n"] = value
@@ -80,9 +80,12 @@ class Server:
         events["events"] = [row, *events["events"]][:100]
         return "event", row
 
-    def state(self) -> tuple[str, dict[str, Any]]:
-        """What a stream begins with."""
-        return "state", {"page": "p", "at": self.at, "sections": copy.deepcopy(self.sections)}
+    def state(self, points: int | None = None) -> tuple[str, dict[str, Any]]:
+        """What a stream begins with; of history, its last points may be all that it has."""
+        sections = copy.deepcopy(self.sections)
+        if points is not None:
+            sections["history"] = _last(sections["history"], points)
+        return "state", {"page": "p", "boot": "b", "at": self.at, "sections": sections}
 
     def caught_up(self, since: int) -> tuple[str, dict[str, Any]]:
         """What a returning reader gets: all sections, and the points it may have missed."""
@@ -94,8 +97,16 @@ class Server:
         return self._frame(set=others, push={"history": cut})
 
 
+def _last(columns: dict[str, Any], count: int) -> dict[str, Any]:
+    """The last points of columns."""
+    return {
+        name: _last(values, count) if isinstance(values, dict) else values[-count:]
+        for name, values in columns.items()
+    }
+
+
 STEP = st.tuples(
-    st.sampled_from(["nothing", "set", "put", "drop", "front", "cols", "push", "push", "event"]),
+    st.sampled_from(["nothing", "set", "put", "drop", "list", "cols", "push", "push", "event"]),
     VALUES,
     st.sampled_from(["seen", "seen", "seen", "seen twice", "missed"]),
 )
@@ -119,9 +130,38 @@ def test_whatever_a_reader_missed_it_ends_with_the_servers_picture(
             event = server.state() if whole else server.caught_up(seen_at)
             behind = False
         shown = js.call("reduce", shown, *event)
-        if fate == "seen twice" and "front" not in event[1]:
+        if fate == "seen twice" and "list" not in event[1]:
             shown = js.call("reduce", shown, *event)
         seen_at = server.at
     if behind:
         shown = js.call("reduce", shown, *server.caught_up(seen_at))
     assert shown["sections"] == server.sections
+
+
+@given(
+    steps=st.lists(st.sampled_from(["seen", "seen", "missed", "state"]), max_size=30),
+    points=st.integers(1, 4),
+)
+@settings(max_examples=100, deadline=None)
+def test_a_stream_that_begins_anew_takes_no_point_that_was_seen(
+    js: Modules, steps: list[str], points: int
+) -> None:
+    """As after every new tab, filter and leader: the state has the last points only."""
+    server = Server()
+    shown = js.call("reduce", None, *server.state())
+    seen: set[int] = set()
+    for fate in steps:
+        event = server.change("push", server.at)
+        if fate == "state":
+            event = server.state(points)
+            seen |= set(event[1]["sections"]["history"]["t"])
+        if fate != "missed":
+            shown = js.call("reduce", shown, *event)
+        if fate == "seen":
+            seen.add(server.at)
+    history, told = shown["sections"]["history"], server.sections["history"]
+    assert history["t"] == sorted(seen)
+    for n, at in enumerate(history["t"]):
+        place = told["t"].index(at)
+        assert history["in"][n] == told["in"][place]
+        assert history["stages"]["s"]["w"][n] == told["in"][place]

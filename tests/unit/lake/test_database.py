@@ -114,7 +114,7 @@ def open_descriptors(path: str) -> list[str]:
 
 @pytest.mark.parametrize("address", ["foo:bar", "mysql://x", "sqlite:", ""])
 def test_an_address_of_another_kind_is_refused_with_those_there_are(address):
-    with pytest.raises(Rejected, match=r"expected sqlite:<path> or postgres:<words>, found"):
+    with pytest.raises(Rejected, match=r"is not a catalog: use sqlite:<path> or postgres:<words>"):
         open_database(address)
 
 

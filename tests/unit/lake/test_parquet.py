@@ -35,6 +35,6 @@ def test_a_disk_without_room_is_said_as_such(tmp_path: Path) -> None:
     storage, root = Storage(str(tmp_path)), str(tmp_path)
     with no_room(), pytest.raises(OSError, match="File too large"):
         write_file(storage, root, columns_of(ROWS.schema), ROWS)
-    positions = np.arange(100_000)
+    positions = np.sort(np.random.default_rng(1).choice(1_000_000, 100_000, replace=False))
     with no_room(), pytest.raises(OSError, match="File too large"):
         write_delete_file(storage, root, "a", positions, snapshots=positions)

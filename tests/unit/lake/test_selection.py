@@ -6,7 +6,14 @@ import numpy as np
 
 from penstock.lake.compact import Candidate, CompactionPolicy, shape_of, to_merge, to_rewrite
 from penstock.lake.model import DataFile, DeleteFile
-from penstock.lake.selection import FileHistory, FileRows, history, live, net_changes
+from penstock.lake.selection import (
+    FileHistory,
+    FileRows,
+    counted_changes,
+    history,
+    live,
+    net_changes,
+)
 
 
 def file(number: int, rows: int, begin: int, end: int | None = None, **more: object) -> DataFile:
@@ -69,6 +76,33 @@ def test_a_row_inserted_before_it_moved_is_told_once_and_from_where_it_is() -> N
     new = FileHistory(file(2, 2, begin=6), np.full(2, 6), np.full(2, 2**62), np.arange(2))
     inserted, deleted = net_changes([old, new], 4, 8, rewrites={6})
     assert (places(inserted), deleted) == ({2: None}, [])
+
+
+def test_changed_rows_are_counted_by_the_catalog() -> None:
+    first, second = DeleteFile(1, 1, "d", 3, 4, end=6), DeleteFile(2, 1, "e", 5, 6)
+    worn = file(1, 10, begin=1, deletes=(first, second), inlined_deletes=((9, 3), (8, 7)))
+    assert [counted_changes(worn, after, 8) for after in (0, 1, 4, 6, 7)] == [3, 7, 3, 1, 0]
+    assert counted_changes(worn, 2, 5) == 4, "what is deleted later does not count yet"
+    assert counted_changes(file(1, 10, begin=5), 4, 8) == 10
+    assert counted_changes(file(1, 10, begin=5, end=6), 4, 8) == 0, "it came and went"
+    assert counted_changes(file(1, 10, begin=1, end=6, deletes=(first,)), 4, 8) == 7
+    assert counted_changes(file(1, 10, begin=1, end=9), 4, 8) == 0
+
+
+def test_rows_that_only_moved_are_not_counted_as_changes() -> None:
+    old = file(1, 10, begin=1, end=6, inlined_deletes=((0, 5),))
+    new = file(2, 9, begin=6, inlined_deletes=((0, 7), (1, 7)))
+    assert [counted_changes(each, 4, 8, {6}) for each in (old, new)] == [1, 2]
+    ended = file(2, 9, begin=6, end=7)
+    assert counted_changes(ended, 4, 8, {6}) == 9, "its rows were there before they moved"
+
+
+def test_of_a_file_of_several_snapshots_a_share_is_counted() -> None:
+    merged = file(1, 100, begin=1, partial_max=10)
+    assert [counted_changes(merged, after, 10) for after in (1, 6, 9, 10)] == [90, 40, 10, 0]
+    deletes = DeleteFile(1, 1, "d", 100, 1, partial_max=10)
+    worn = file(1, 1_000, begin=1, deletes=(deletes,))
+    assert [counted_changes(worn, after, 10) for after in (0, 6, 9, 10)] == [900, 40, 10, 0]
 
 
 def test_small_files_of_one_shape_are_merged_in_packs() -> None:

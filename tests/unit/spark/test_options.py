@@ -19,8 +19,8 @@ def test_a_local_master_has_as_many_cores_as_asked_for_or_as_there_are() -> None
         ({"remote": "http://x"}, "http://x"),
         ({"master": "mesos://x"}, "mesos://x"),
         ({"master": "spark://host"}, "spark://host"),
-        ({"cores": 0}, "found 0"),
-        ({"memory_mb": 100}, "found 100"),
+        ({"cores": 0}, "not 0"),
+        ({"memory_mb": 100}, "not 100"),
     ],
 )
 def test_what_cannot_work_is_refused_at_once(wrong: dict[str, object], found: str) -> None:

@@ -32,8 +32,8 @@ def test_a_spark_that_cannot_start_says_why_and_polling_does_not_wait(tmp_path: 
     kept = SparkHost(SparkOptions(java_home=tmp_path), said.append)
     assert kept.generation() is None
     kept.close()  # waits for the start that was begun
-    assert said[0].startswith("Spark did not start, next try in 1 s: expected Java")
-    assert (kept.trouble() or "").startswith("expected Java 17 or newer")
+    assert said[0].startswith("Spark did not start, next try in 1 s: Spark needs Java")
+    assert (kept.trouble() or "").startswith("Spark needs Java 17 or newer")
     assert kept.generation() is None
     assert kept.pid is None
     kept.close()

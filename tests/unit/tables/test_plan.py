@@ -46,12 +46,12 @@ def test_the_name_of_the_file_is_the_name_of_the_table():
         ("-- mode: auto\n-- mode: full\nSELECT 1 AS a", r"x.sql:2: .*first is in line 1"),
         ("--\n-- schedule: soon\nSELECT 1 AS a", r"x.sql:2: expected a duration"),
         ("-- mode:\nSELECT 1 AS a", r"x.sql:1: 'mode' has no value"),
-        ("-- mode: fast\nSELECT 1 AS a", r"x.sql:1: expected mode to be one of"),
+        ("-- mode: fast\nSELECT 1 AS a", r"x.sql:1: mode must be one of"),
         ("-- name: a b\nSELECT 1 AS a", r"x.sql:1: 'a b' cannot be a table"),
         ("-- mode: full\n", r"x.sql:2: there is no query"),
         ("", r"x.sql:1: there is no query"),
-        ("-- mode: full\n\nDROP TABLE a", r"x.sql:3: expected a SELECT"),
-        ("-- status: error\nSELECT 1 AS a", r"x.sql:1: expected status active or paused"),
+        ("-- mode: full\n\nDROP TABLE a", r"x.sql:3: a query is a SELECT"),
+        ("-- status: error\nSELECT 1 AS a", r"x.sql:1: status must be active or paused"),
         ("-- mode: immediate\n-- schedule: 1s\nSELECT 1 AS a", r"x.sql:3: .*takes no schedule"),
     ],
 )
@@ -135,7 +135,7 @@ def test_a_file_with_a_topic_in_its_header_declares_its_columns():
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("-- topic: m\n", "m.sql:2: expected from 1 to 1000 columns, found 0"),
+        ("-- topic: m\n", "m.sql:2: a topic has from 1 to 1000 columns, not 0"),
         ("-- topic: m\n-- key: x\nid INT", "m.sql:3: there is no column 'x' for the key"),
         (
             "-- topic: m\n-- mode: full\nid INT",

@@ -28,5 +28,5 @@ def test_a_process_of_another_machine_is_not_judged_here() -> None:
 
 
 def test_a_name_that_is_none_is_refused() -> None:
-    with pytest.raises(Rejected, match="found 'nobody'"):
+    with pytest.raises(Rejected, match="'nobody' is not a process name"):
         processes.is_alive("nobody")

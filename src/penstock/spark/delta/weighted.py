@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.lake.row_codes import row_codes
+from penstock.lake.row_hash import row_hashes
 from penstock.tables.delta.rules import WEIGHT
 
 _KIND: Final = pa.int64()
@@ -39,6 +40,26 @@ def consolidated(rows: pa.Table) -> pa.Table:
     """The same change with each row once, and without rows whose weights add up to nothing."""
     if not rows.num_rows:
         return rows
+    repeats = _repeats(unweighted(rows))
+    if not repeats.any():
+        weights = weights_of(rows)
+        return rows if weights.all() else rows.filter(pa.array(weights != 0))
+    alone = rows.filter(pa.array(~repeats & (weights_of(rows) != 0)))
+    return pa.concat_tables([alone, _added_up(rows.filter(pa.array(repeats)))]).combine_chunks()
+
+
+def _repeats(rows: pa.Table) -> npt.NDArray[np.bool_]:
+    """Which rows may be there more than once, by their hashes: rows that are equal have one."""
+    hashes = row_hashes(rows)
+    order = np.argsort(hashes)
+    same = hashes[order[1:]] == hashes[order[:-1]]
+    made = np.zeros(len(hashes), np.bool_)
+    made[order[1:][same]] = True
+    made[order[:-1][same]] = True
+    return made
+
+
+def _added_up(rows: pa.Table) -> pa.Table:
     plain = unweighted(rows)
     codes, _ = row_codes(plain, plain.slice(0, 0))
     _, first, places = np.unique(codes, return_index=True, return_inverse=True)

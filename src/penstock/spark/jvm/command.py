@@ -174,6 +174,11 @@ def server_conf(place: JvmFiles, master: str) -> dict[str, str]:
         "spark.app.name": "penstock",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
+        # Spark keeps what it would show of the last thousand jobs also where it shows nothing.
+        "spark.ui.retainedJobs": "50",
+        "spark.ui.retainedStages": "50",
+        "spark.sql.ui.retainedExecutions": "50",
+        "spark.sql.ui.explainMode": "simple",
         "spark.local.dir": str(place.work_dir),
         "spark.sql.warehouse.dir": str(place.work_dir / "warehouse"),
         "spark.sql.catalogImplementation": "in-memory",

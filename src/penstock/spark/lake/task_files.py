@@ -129,7 +129,7 @@ def _observed(frame: DataFrame, columns: Sequence[Column]) -> tuple[DataFrame, O
     The count is part of the plan, below the last projection and in the stage that writes: Spark
     takes it over from each task once, when the task has succeeded.
     """
-    from pyspark.sql.connect import functions as F  # noqa: N812 - as everybody calls it
+    from pyspark.sql.connect import functions as F  # noqa: N812 - its usual name
     from pyspark.sql.connect.observation import Observation
 
     known = {column.name.lower(): column.name for column in columns}

@@ -110,7 +110,7 @@ def for_lake(rows: pa.Table, columns: Iterable[Column]) -> pa.Table:
         wanted = travel_type(column)
         if _shape(array.type) != _shape(wanted):
             raise Rejected(
-                f"expected {wanted} in column {column.name!r}, found {array.type}",
+                f"column {column.name!r} takes {wanted}, not {array.type}",
                 column=column.name,
             )
         arrays.append(_settled(array, column))

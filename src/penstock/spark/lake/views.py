@@ -56,6 +56,8 @@ class ViewNames:
         self._prefix = f"penstock_delta_{next(_NUMBERS):08}"
         self.views: dict[str, tuple[str, bool]] = {}
         """What each view holds: a relation, and whether it is its changes."""
+        self.given: dict[str, DataFrame] = {}
+        """Views of other rows."""
 
     def old(self, relation: str) -> str:
         """The view of a relation's rows before the changes."""
@@ -64,6 +66,12 @@ class ViewNames:
     def delta(self, relation: str) -> str:
         """The view of a relation's changes."""
         return self._name(relation, is_delta=True)
+
+    def give(self, frame: DataFrame) -> str:
+        """The view of other rows."""
+        name = f"{self._prefix}_given_{len(self.given)}"
+        self.given[name] = frame
+        return name
 
     def _name(self, relation: str, *, is_delta: bool) -> str:
         for name, meant in self.views.items():

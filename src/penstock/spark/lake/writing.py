@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.kernel.errors import Rejected
-from penstock.lake.model import NewFile, TableInfo, TableVersion
+from penstock.lake.model import NewFile, TableInfo, TableVersion, held_rows
 from penstock.lake.parquet import write_file
 from penstock.lake.storage import Storage
 from penstock.spark.lake.collect import ResultTooLarge, arriving
@@ -162,7 +162,7 @@ class _Job:
         current, limits = self.current, self.limits
         if current is None or current.table != table:
             return None
-        held = _rows_held(current)
+        held = held_rows(current)
         # What has grown or shrunk too much is not worth a look at the rows.
         size_max = limits.difference_share_max * max(held, rows.num_rows, 2)
         if max(held, rows.num_rows) > limits.compare_rows_max:
@@ -173,12 +173,6 @@ class _Job:
         if found.size and (found.size > size_max or len(current.files) >= limits.files_max):
             return None
         return found
-
-
-def _rows_held(version: TableVersion) -> int:
-    """How many rows a table has; those that were deleted from its files count."""
-    files = sum(file.record_count for file in version.files)
-    return files + int(version.inlined.rows.num_rows)
 
 
 def _is_worn(version: TableVersion) -> bool:

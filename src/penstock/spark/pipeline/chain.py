@@ -15,9 +15,10 @@ Spark is asked what columns a step gives once in a session, before the first bat
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
 from time import monotonic_ns, perf_counter_ns
@@ -27,7 +28,7 @@ from uuid import uuid4
 import numpy as np
 import pyarrow as pa
 
-from penstock.kernel.errors import PenstockError, Rejected
+from penstock.kernel.errors import Busy, PenstockError, Rejected, Unavailable
 from penstock.kernel.units import MIB
 from penstock.spark.errors import is_lost
 from penstock.spark.lake.collect import arriving
@@ -52,6 +53,7 @@ from penstock.spark.pipeline.task import (
     TaskWork,
     read_report,
 )
+from penstock.spark.topics.http import TopicMissing
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.column import Column
@@ -86,6 +88,12 @@ class StageFailed(PenstockError):
         self.is_io = is_io
 
 
+class StepFailed(StageFailed):
+    """A step's own code failed where it says what to do, before any row was looked at."""
+
+    code = "step_failed"
+
+
 @dataclass(slots=True)
 class JobResult:
     """What came of a batch: reports of tasks, dead rows, and the time of each stage."""
@@ -113,16 +121,23 @@ class Chain:
         self._sampled_ms: float | None = None
 
     def check(self) -> None:
-        """Refuse steps that cannot be chained. An `evaluate` that pins is looked at when it has."""
-        pipeline = self._pipeline
-        if self._is_whole:
+        """Refuse steps that cannot be chained.
+
+        An `evaluate` whose documents cannot be had now is looked at with its first batch.
+        """
+        pipeline, evaluate = self._pipeline, self._evaluate_now()
+        is_frame = evaluate is not None and not isinstance(evaluate, ArrowStep)
+        if self._is_whole and not is_frame:
             return
-        evaluate = pipeline.evaluate if callable(pipeline.evaluate) else None
-        parsed = self._stepped(
-            PARSE, pipeline.parse, self._raw(raw_schema(pipeline.payload).empty_table())
-        )
-        if evaluate is not None and not isinstance(evaluate, ArrowStep):
-            self._stepped(EVALUATE, evaluate, parsed.where("_reason IS NULL").drop("_reason"))
+        raw = self._raw(raw_schema(pipeline.payload).empty_table())
+        parsed = self._stepped(PARSE, pipeline.parse, raw)
+        if evaluate is not None and is_frame:
+            self._evaluated(parsed, evaluate)
+
+    def _evaluate_now(self) -> Step | None:
+        with suppress(Busy, Unavailable, TopicMissing), in_stage(EVALUATE):
+            return self._pipeline.pinned().evaluate
+        return None
 
     def schema(self, evaluate: Step) -> pa.Schema:
         """The columns that a batch gives, in types of the lake, without those of the pipeline."""
@@ -206,7 +221,7 @@ class Chain:
 
     def _framed(self, parsed: DataFrame, evaluate: Step, work: TaskWork) -> _Plan:
         """A plan whose `evaluate` is a frame's: bad rows of `parse` are observed on their way."""
-        from pyspark.sql.connect import functions as F  # noqa: N812 - as everybody calls it
+        from pyspark.sql.connect import functions as F  # noqa: N812 - its usual name
         from pyspark.sql.connect.observation import Observation
 
         observed = Observation(f"penstock_{uuid4().hex}")
@@ -230,12 +245,13 @@ class Chain:
         """What a step makes of a frame, with `_row` and `_reason`, which it may have left out."""
         from pyspark.sql.connect import functions as F  # noqa: N812
 
-        if stage in self._columns:
-            made = step(frame)
-            columns = self._columns[stage]
-        else:
-            made = _checked(stage, step, frame)
-            columns = self._columns[stage] = frozenset(made.columns)
+        with in_stage(stage):
+            if stage in self._columns:
+                made = step(frame)
+            else:
+                made = _checked(stage, step, frame)
+                self._columns[stage] = frozenset(made.columns)
+        columns = self._columns[stage]
         if "_seq" not in columns:
             found = ", ".join(sorted(columns)) or "none"
             raise Rejected(f"{stage} must keep the column _seq; it gives {found}")
@@ -382,6 +398,21 @@ def _timed(parsed: StructType) -> StructType:
     return StructType([*parsed.fields, StructField(_SPENT, LongType())])
 
 
+@contextmanager
+def in_stage(stage: str) -> Iterator[None]:
+    """What is wrong with a step of a user's is told with its stage."""
+    from pyspark.errors import SessionNotSameException
+
+    try:
+        yield
+    except SessionNotSameException as error:
+        raise NotChainable(f"{stage} uses a DataFrame of another session: {_ITS_FRAME}") from error
+    except Exception as error:
+        if is_lost(error) or isinstance(error, PenstockError):
+            raise
+        raise StepFailed(stage, f"{type(error).__name__}: {error}") from error
+
+
 def _checked(stage: str, step: Step, frame: DataFrame) -> DataFrame:
     """Call a step under watch: it may describe rows, and nothing else."""
     from pyspark.sql.connect.dataframe import DataFrame
@@ -393,10 +424,13 @@ def _checked(stage: str, step: Step, frame: DataFrame) -> DataFrame:
             f"{stage} must return a DataFrame of Spark Connect, not {type(made).__name__}"
         )
     if made.sparkSession is not frame.sparkSession:
-        raise NotChainable(
-            f"{stage} returned a DataFrame of another session: build it from the frame it is given"
-        )
+        raise NotChainable(f"{stage} returned a DataFrame of another session: {_ITS_FRAME}")
+    if made.isStreaming:
+        raise NotChainable(f"{stage} returned a streaming DataFrame: {_ITS_FRAME}")
     return made
+
+
+_ITS_FRAME: Final = "build it from the frame it is given"
 
 
 @contextmanager
@@ -405,20 +439,24 @@ def _describing(stage: str, spark: SparkSession) -> Iterator[None]:
     client: Any = spark.client
     thread = threading.get_ident()
 
-    def watched(true: Callable[..., Any]) -> Callable[..., Any]:
-        def call(request: Any, *args: Any, **kwargs: Any) -> Any:
-            if threading.get_ident() == thread and _is_action(request.plan):
+    def watched(true: Callable[..., Any], is_action: Callable[[Any], bool]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            asked = args[0] if args else kwargs.get("method")
+            if threading.get_ident() == thread and is_action(asked):
                 raise NotChainable(
-                    f"{stage} runs a query of its own (collect, count, write, checkpoint, …): it "
-                    "must only describe rows, as all of a batch is one Spark job"
+                    f"{stage} runs a query of its own (collect, count, write, cache, checkpoint, "
+                    "…): it must only describe rows, as all of a batch is one Spark job"
                 )
-            return true(request, *args, **kwargs)
+            return true(*args, **kwargs)
 
         return call
 
-    names = ("_execute_and_fetch_as_iterator", "_execute")
-    for name in names:
-        setattr(client, name, watched(getattr(client, name)))
+    names: dict[str, Callable[[Any], bool]] = {
+        "_execute_and_fetch_as_iterator": _is_action, "_execute": _is_action,
+        "_analyze": "persist".__eq__,
+    }  # fmt: skip
+    for name, is_action in names.items():
+        setattr(client, name, watched(getattr(client, name), is_action))
     try:
         yield
     finally:
@@ -428,12 +466,22 @@ def _describing(stage: str, spark: SparkSession) -> Iterator[None]:
 
 _ACTIONS: Final = frozenset((
     "write_operation", "write_operation_v2", "write_stream_operation_start", "checkpoint_command",
-    "merge_into_table_command", "ml_command",
+    "merge_into_table_command", "ml_command", "execute_external_command",
 ))  # fmt: skip
+_SQL_ACTION: Final = re.compile(
+    r"\s*(INSERT|MERGE|UPDATE|DELETE|TRUNCATE|CACHE|(CREATE\s+|OR\s+|REPLACE\s+)+TABLE)\b",
+    re.IGNORECASE,
+)
+"""Spark runs these at once; a SELECT is only described, and a view or a setting runs nothing."""
 
 
-def _is_action(plan: Any) -> bool:
-    kind = plan.WhichOneof("op_type")
-    return kind == "root" or (
-        kind == "command" and plan.command.WhichOneof("command_type") in _ACTIONS
-    )
+def _is_action(request: Any) -> bool:
+    plan = request.plan
+    if plan.WhichOneof("op_type") != "command":
+        return bool(plan.WhichOneof("op_type") == "root")
+    command = plan.command
+    if command.WhichOneof("command_type") != "sql_command":
+        return command.WhichOneof("command_type") in _ACTIONS
+    given = command.sql_command.input
+    sql = given.with_relations.root.sql if given.HasField("with_relations") else given.sql
+    return _SQL_ACTION.match(sql.query) is not None

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
 
 import pyarrow as pa
 
-from penstock.kernel.errors import Rejected
+from penstock.kernel.errors import Rejected, Unavailable
 from penstock.spark.pipeline.space import Basis
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class Pinning(Protocol):
     """An `evaluate` that uses documents of a space."""
 
     def pin(self) -> Pinned:
-        """Pin the current documents. `Busy` and `Unavailable` mean: retry later."""
+        """Pin the current documents. `Busy`, `Unavailable` and `OSError` mean: retry later."""
         ...
 
     def close(self) -> None:
@@ -164,14 +164,19 @@ class Pipeline:
                 f"dead letters need a table of their own: {self.dead_letters!r} is a target"
             )
         if self.payload not in ("json", "base64"):
-            raise Rejected(f"expected payload 'json' or 'base64', found {self.payload!r}")
+            raise Rejected(f"payload must be 'json' or 'base64', not {self.payload!r}")
         if self.horizon < 0:
-            raise Rejected(f"expected a horizon of at least 0 records, found {self.horizon}")
+            raise Rejected(f"horizon must be at least 0 records, not {self.horizon}")
 
     def pinned(self) -> Pinned:
-        """What evaluates the next batch."""
+        """What evaluates the next batch; `Busy` and `Unavailable` mean: retry later."""
         evaluate = self.evaluate
-        return Pinned(evaluate) if callable(evaluate) else evaluate.pin()
+        if callable(evaluate):
+            return Pinned(evaluate)
+        try:
+            return evaluate.pin()
+        except OSError as error:  # of the author's own connection, for example
+            raise Unavailable(f"{type(error).__name__}: {error}") from error
 
     def close(self) -> None:
         """Close connections for now; the next batch opens new ones."""

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import binascii
 import threading
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import islice
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -22,8 +22,11 @@ from numpy.typing import NDArray
 
 from penstock.spark.pipeline.cursors import Cursor
 from penstock.spark.pipeline.definition import Payload, raw_schema
-from penstock.spark.topics.http import TopicConnection
+from penstock.spark.topics.http import PAGE_BYTES, TopicConnection
 from penstock.spark.topics.pages import SCHEMA, SeqRange, check_continuity, in_range
+
+_FORGOTTEN_MAX: Final = 2
+"""Messages that are forgotten for each that comes."""
 
 
 @dataclass(slots=True)
@@ -59,11 +62,18 @@ def joined(parts: Sequence[FetchedBatch]) -> FetchedBatch:
 
 
 class Gathering:
-    """The batch that gathers while another runs. One thread adds to it, another takes it."""
+    """The batch that gathers while another runs. One thread adds to it, another takes it.
+
+    It also knows how much of what it gave out is not stored yet: a batch at work, one that waits
+    for its commit and one that is committed all hold memory.
+    """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._parts: list[FetchedBatch] = []
+        self._given_bytes = 0
+        self.moves = 0
+        """How often something made room here; see `wait_moved`."""
 
     @property
     def count(self) -> int:
@@ -74,6 +84,12 @@ class Gathering:
     def size_bytes(self) -> int:
         """What they take."""
         return sum(part.size_bytes for part in self._parts)
+
+    @property
+    def unstored_bytes(self) -> int:
+        """What they take, and all batches before them that are not stored."""
+        with self._changed:
+            return self._given_bytes + self.size_bytes
 
     def add(self, part: FetchedBatch) -> None:
         """Add the records that follow those that are here."""
@@ -91,12 +107,29 @@ class Gathering:
         with self._changed:
             return self._changed.wait_for(lambda: not self._parts, timeout_s)
 
+    def wait_moved(self, moves: int, timeout_s: float) -> bool:
+        """Wait until a batch was taken or stored since `moves` was read; False if none was."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self.moves != moves, timeout_s)
+
     def take(self) -> FetchedBatch | None:
         """All that has gathered, as one batch; None if that is nothing."""
         with self._changed:
             parts, self._parts = self._parts, []
-            self._changed.notify_all()
-        return joined(parts) if parts else None
+            batch = joined(parts) if parts else None
+            self._given_bytes += 0 if batch is None else batch.size_bytes
+            self._move()
+        return batch
+
+    def stored(self, size_bytes: int) -> None:
+        """A batch of this size, which was taken, is in the lake."""
+        with self._changed:
+            self._given_bytes -= size_bytes
+            self._move()
+
+    def _move(self) -> None:
+        self.moves += 1
+        self._changed.notify_all()
 
 
 class Fetcher:
@@ -113,10 +146,15 @@ class Fetcher:
         self._payload = payload
         self._seen = self._seen_before(horizon)
 
-    def take(self, most: int, wait_ms: int) -> FetchedBatch | None:
-        """One page of at most so many records; None if there was none in time."""
+    def take(self, most: int, wait_ms: int, bytes_max: int = PAGE_BYTES) -> FetchedBatch | None:
+        """One page of at most so many records and bytes; None if there was none in time.
+
+        A record that has more bytes than that comes alone.
+        """
         wanted = SeqRange(self.at, self.at + most, self._epoch)
-        page = self._connection.page(self.at, most, self._epoch, wait_ms=wait_ms)
+        page = self._connection.page(
+            self.at, most, self._epoch, wait_ms=wait_ms, bytes_max=bytes_max
+        )
         self.head_seq = page.head_seq
         check_continuity(self._connection.address, page, self.at, wanted)
         after, self.at = self.at, min(page.next_seq, wanted.upto)
@@ -155,7 +193,8 @@ class SeenMessages:
 
     def __init__(self, horizon: int) -> None:
         self._horizon = horizon
-        self._last: dict[tuple[str, str], int] = {}
+        # Ordered, to find the oldest in constant time: a dict walks over all that was deleted.
+        self._last: OrderedDict[tuple[str, str], int] = OrderedDict()
 
     def is_new(self, seq: int, device: str | None, message_id: str | None) -> bool:
         """Take note of a record; whether its message is the first of its kind. In order of seq."""
@@ -164,8 +203,7 @@ class SeenMessages:
         key = (device, message_id)
         before = self._last.pop(key, None)
         self._last[key] = seq
-        if len(self._last) > 2 * self._horizon + 1_024:
-            self._forget(seq)
+        self._forget(seq)
         return before is None or seq - before > self._horizon
 
     def first_of_each(self, records: pa.Table) -> NDArray[np.bool_]:
@@ -174,14 +212,14 @@ class SeenMessages:
         return np.fromiter((self.is_new(*row) for row in zip(*columns, strict=True)), np.bool_)
 
     def _forget(self, seq: int) -> None:
-        """The oldest come first, as a key that comes again goes to the end."""
-        old = 0
-        for last in self._last.values():
-            if seq - last <= self._horizon:
-                break
-            old += 1
-        for key in list(islice(self._last, old)):
-            del self._last[key]
+        """The oldest come first, as a key that comes again goes to the end.
+
+        Few at a time: a hundred thousand at once would hold up the batch that they came with.
+        """
+        for _ in range(_FORGOTTEN_MAX):
+            if seq - next(iter(self._last.values())) <= self._horizon:
+                return
+            self._last.popitem(last=False)
 
 
 def messages_of(records: pa.Table, payload: Payload = "json") -> tuple[pa.Table, dict[int, bytes]]:

@@ -34,7 +34,7 @@ from penstock.lake.catalog import Catalog
 from penstock.spark.errors import SparkMissing, SparkNotStarted, is_lost
 from penstock.spark.lake.object_store import check_session
 from penstock.spark.link import SparkLink, reason
-from penstock.spark.pipeline.chain import Chain, JobResult, StageFailed
+from penstock.spark.pipeline.chain import Chain, JobResult, StageFailed, StepFailed, in_stage
 from penstock.spark.pipeline.cursors import Cursor, TakenOver, cursor_of, take_over
 from penstock.spark.pipeline.definition import Pinned, Pipeline, Step
 from penstock.spark.pipeline.fetch import FetchedBatch, Fetcher, Gathering, blank_messages
@@ -52,8 +52,12 @@ _WAITS: Final = "waits"
 _AGAIN: Final = "begins again"
 _AWAY_S: Final = 1.0
 """How long to wait at most before what is away is looked for again, so that work goes on soon."""
+_PAGE_MIN: Final = 64 << 10
+"""A page with fewer bytes is not worth its request."""
 _RANDOM: Final = Random()
 WARM_UP_S: Final = 4.0
+IN_FLIGHT: Final = 3
+"""Of largest batches may be in flight at once; smaller ones may be more, one of them waiting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +65,8 @@ class RunnerOptions:
     """Limits of a run.
 
     `wait_ms` is how long one look at the topic waits for records. While a batch is at work, the
-    next one gathers with a look every `linger_ms`, until it has `batch_bytes_max`.
+    next one gathers with a look every `linger_ms`, until it has `batch_bytes_max`. All batches that
+    are not stored yet have at most `IN_FLIGHT` times that.
 
     A round that fails without having stored anything counts; after `failures_max` in a row the
     run ends with what went wrong.
@@ -119,11 +124,6 @@ class PipelineRunner:
         self._storing.set()
         self._upto: int | None = None
         self._told: str | None = None
-
-    @property
-    def room(self) -> int:
-        """How many more messages the raw topic may take before this falls behind its window."""
-        return max(0, self.stages[0].window - (self.head_seq - self.stored_seq))
 
     @property
     def is_held(self) -> bool:
@@ -260,6 +260,8 @@ def is_final(error: BaseException) -> bool:
     """Whether trying again would change nothing: a person is needed, or another has taken over."""
     from pyspark.errors import AnalysisException, PySparkTypeError, PySparkValueError
 
+    if isinstance(error, StepFailed) and error.__cause__ is not None:
+        return is_final(error.__cause__)
     if isinstance(error, TopicMissing) or is_lost(error):
         return False
     wrong = (AnalysisException, PySparkTypeError, PySparkValueError)
@@ -351,18 +353,19 @@ class _Round:
                 connection, self._cursor, self._pipeline.horizon, self._pipeline.payload
             )
             while not self._over.is_set() and (runner._upto is None or fetcher.at < runner._upto):
-                most = self._most(fetcher)
+                moves = self._gathering.moves
+                most, free_bytes = self._most(fetcher), self._free_bytes()
                 waiting = fetcher.head_seq - fetcher.at
-                if most <= 0:
+                if most <= 0 or free_bytes <= 0:
                     if waiting > 0:
                         self._stages.refused()
-                    self._gathering.wait_taken(_TICK_S)
+                    self._gathering.wait_moved(moves, _TICK_S)
                     continue
                 self._stages.reading(max(0, min(most, waiting)))
-                part = fetcher.take(most, options.wait_ms)
-                self._stages.reading(0)
+                part = fetcher.take(most, options.wait_ms, max(_PAGE_MIN, free_bytes))
                 runner.head_seq = fetcher.head_seq
                 if part is None:
+                    self._stages.reading(0)
                     continue
                 self._stages.gathered(part.count, part.size_bytes)
                 self._gathering.add(part)
@@ -373,11 +376,13 @@ class _Round:
 
     def _most(self, fetcher: Fetcher) -> int:
         """How many more records may gather."""
-        runner = self._runner
-        if self._gathering.size_bytes >= runner.options.batch_bytes_max:
-            return 0
-        most = self._stages.room(self._gathering.count)
-        return most if runner._upto is None else min(most, runner._upto - fetcher.at)
+        most, upto = self._stages.room(self._gathering.count), self._runner._upto
+        return most if upto is None else min(most, upto - fetcher.at)
+
+    def _free_bytes(self) -> int:
+        """How many more bytes may gather: of this batch, and of all that are not stored."""
+        gathering, most = self._gathering, self._runner.options.batch_bytes_max
+        return min(most - gathering.size_bytes, IN_FLIGHT * most - gathering.unstored_bytes)
 
     # work
 
@@ -468,7 +473,8 @@ class _Round:
         failures = 0
         while not self._over.is_set():
             try:
-                return self._pipeline.pinned()
+                with in_stage(EVALUATE):
+                    return self._pipeline.pinned()
             except (Busy, Unavailable, TopicMissing) as error:
                 failures += 1
                 self._stages.held_up_by(self._stages.evaluate)
@@ -491,6 +497,7 @@ class _Round:
                 return
             spent_ns = monotonic_ns() - began_ns
             self._stages.stored(made.batch.count, made.spent_ns[STORE] + spent_ns)
+            self._gathering.stored(made.batch.size_bytes)
             if self._spare is None:  # here, so that no batch waits for the catalog's disk
                 with suppress(OSError, Busy, Unavailable, Conflict):  # the batch tries again
                     self._spare = self._store.reserve(), monotonic_ns()
@@ -510,7 +517,6 @@ class _Round:
                 kept_ns = monotonic_ns()
                 self._store.keep(made.token)
             if not runner._storing.wait(_TICK_S):
-                runner.trouble = "store: held by hand"
                 continue
             try:
                 self._store.commit(

@@ -71,10 +71,10 @@ class BatchStage:
         """How many messages may be in it."""
         return self._window
 
-    def enter(self, count: int, size_bytes: int) -> None:
-        """Messages came."""
+    def enter(self, count: int, size_bytes: int, expected: int = 0) -> None:
+        """Messages came, where so many were expected and had slots already."""
         with self._changed:
-            self.occupied += count
+            self.occupied += count - expected
             self.items_in += count
             self.credits_granted += count
             self.bytes_in += size_bytes
@@ -166,8 +166,13 @@ class JobStages:
 
     @property
     def batch_messages(self) -> int:
-        """How many messages the next batch may have."""
-        return max(1, int(SHARE * self.window))
+        """How many messages the next batch may have: `SHARE` of the window, rounded to fit.
+
+        With a batch that is being committed the stages are full to `OCCUPANCY_MAX`; what is beside
+        it is at least half of the window then, also where the window is odd.
+        """
+        window = self.window
+        return max(1, min(int(SHARE * window), int(OCCUPANCY_MAX * window) - (window + 1) // 2))
 
     def room(self, gathered: int) -> int:
         """How many more messages may come, where so many wait for the job.
@@ -179,7 +184,7 @@ class JobStages:
         return min(self.batch_messages - gathered, free if occupied else self.batch_messages)
 
     def refused(self) -> None:
-        """Note that more waits in the topic than the window lets in."""
+        """Note that more waits, in the topic or before it, than the window lets in."""
         for stage in self.all:
             stage.refused()
 
@@ -191,12 +196,16 @@ class JobStages:
             self._reading = count
 
     def gathered(self, count: int, size_bytes: int) -> None:
-        """Messages were read and wait for the job."""
+        """Messages were read and wait for the job; no others are on their way.
+
+        In one step: in between, their slots would look free to a measurement.
+        """
         with self._lock:
+            expected, self._reading = self._reading, 0
             self._inside += count
-            self.parse.enter(count, size_bytes)
-            self.evaluate.occupy(count)
-            self.store.occupy(count)
+            self.parse.enter(count, size_bytes, expected)
+            self.evaluate.occupy(count - expected)
+            self.store.occupy(count - expected)
             self._wait()
 
     def clear(self) -> None:

@@ -16,8 +16,11 @@ import sys
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
+from random import Random
 from typing import IO, Final, Self
 
+from penstock.flow.backoff import Backoff
 from penstock.kernel.errors import Conflict, PenstockError, Rejected
 from penstock.kernel.units import MIB
 from penstock.lake.catalog import Catalog, open_catalog
@@ -37,6 +40,10 @@ EVERY_S: Final = 1.0
 CLEAN_EVERY_S: Final = 60.0
 GRACE_MS: Final = 3_600_000
 """Files that no snapshot names stay for so long: a reader may still have them open."""
+STEADY_S: Final = 60.0
+"""A process that ran for so long is well; its next end is the first one again."""
+_PAUSES: Final = Backoff(1_000, 60_000, 0.5, float("inf"))
+_RANDOM: Final = Random()
 _NICE: Final = 10
 _END_S: Final = 10.0
 _LOG: Final = logging.getLogger(__name__)
@@ -56,7 +63,11 @@ def _merged(lake: Catalog, names: Sequence[str], policy: CompactionPolicy) -> in
 
 
 class Upkeep:
-    """The process that keeps the tables of a pipeline tidy, for a `with` block."""
+    """The process that keeps the tables of a pipeline tidy, for a `with` block.
+
+    A thread begins it again, with growing pauses, if it ends before the block does: a lake that
+    nothing merges becomes slow within hours, and there is no other sign of it.
+    """
 
     def __init__(
         self,
@@ -66,38 +77,76 @@ class Upkeep:
         *,
         kept_ms: int | None = None,
     ) -> None:
+        self.trouble: str | None = None
+        """Why nothing may be merged now, or None."""
         self._order = {
             "address": address, "data_path": data_path, "names": list(names), "kept_ms": kept_ms,
         }  # fmt: skip
+        self._lock = threading.Lock()
+        self._over = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
+        self._watching = threading.Thread(target=self._watch, name="upkeep", daemon=True)
 
     def __enter__(self) -> Self:
-        command = [sys.executable, "-m", "penstock.spark.pipeline.upkeep"]
-        # A separate session: Ctrl-C reaches only us. The order may hold a password: by the pipe.
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
-        self._process = process
-        if process.stdin is not None:
-            process.stdin.write(json.dumps(self._order).encode() + b"\n")
-            process.stdin.flush()
+        self._process = self._begun()
+        self._watching.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        process = self._process
-        if process is None:
-            return
-        if process.stdin is not None:
-            with suppress(OSError):
-                process.stdin.close()
-        try:
-            process.wait(_END_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        with self._lock:  # from now on no other process begins
+            self._over.set()
+            process = self._process
+        if process is not None:
+            _end(process)
+        self._watching.join(_END_S)
 
     @property
     def pid(self) -> int | None:
         """Its process id."""
         return None if self._process is None else self._process.pid
+
+    def _begun(self) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "penstock.spark.pipeline.upkeep"]
+        # A separate session: Ctrl-C reaches only us. The order may hold a password: by the pipe.
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+        if process.stdin is not None:
+            with suppress(OSError):  # it has ended already: that is seen where it is watched
+                process.stdin.write(json.dumps(self._order).encode() + b"\n")
+                process.stdin.flush()
+        return process
+
+    def _watch(self) -> None:
+        failures = 0
+        while (process := self._process) is not None and not self._over.is_set():
+            try:
+                code = process.wait(STEADY_S)
+            except subprocess.TimeoutExpired:
+                failures, self.trouble = 0, None
+                continue
+            if self._over.is_set():
+                return
+            failures += 1
+            self.trouble = f"small files are not merged: that process ended with {code}"
+            if failures == 1:
+                _LOG.warning("%s; it is begun again, and as often as it ends", self.trouble)
+            delay_ms = _PAUSES.next_ms(failures, elapsed_ms=0, random=_RANDOM)
+            self._over.wait((delay_ms or 0) / 1_000)
+            with self._lock:
+                if not self._over.is_set():
+                    _end(process)
+                    self._process = self._begun()
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Close the pipe that it reads, and see it end."""
+    if process.stdin is not None:
+        with suppress(OSError):
+            process.stdin.close()
+    try:
+        process.wait(_END_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def forget(lake: Catalog, kept_ms: int | None) -> int:
@@ -134,9 +183,20 @@ def keep_tidy(
         over.wait(0.0 if is_busy else EVERY_S)
 
 
+def yield_processor() -> None:
+    """Let everything else go first, in this session and in others.
+
+    With `sched_autogroup` a session is a scheduling group: the nice value of a process counts only
+    inside it, and the group has one of its own.
+    """
+    os.nice(_NICE)
+    with suppress(OSError):
+        Path("/proc/self/autogroup").write_text(str(_NICE))
+
+
 def main(commands: IO[bytes]) -> None:
     """Work off the order in the first line, until the pipe is closed."""
-    os.nice(_NICE)
+    yield_processor()
     order = json.loads(commands.readline() or b"{}")
     if not order:
         raise Rejected("this program is started by a pipeline")

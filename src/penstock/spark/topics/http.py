@@ -85,18 +85,20 @@ class TopicAddress:
     """A topic on a server, and how long to try to reach it."""
 
     url: str
+    """Of one server, or those of several nodes of a cluster, joined by commas."""
     topic: str
     api_key: str | None = field(default=None, repr=False)
     timeout_s: float = 30.0
 
     def __post_init__(self) -> None:
-        parts = urlsplit(self.url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise Rejected(f"expected a URL such as http://127.0.0.1:4000, found {self.url!r}")
+        for url in self.url.split(","):
+            parts = urlsplit(url.strip())
+            if parts.scheme not in ("http", "https") or not parts.hostname:
+                raise Rejected(f"{url!r} is not a URL such as http://127.0.0.1:4000")
         if not self.topic:
             raise Rejected("the name of the topic is empty")
         if not self.timeout_s > 0:
-            raise Rejected(f"expected timeout_s above 0, found {self.timeout_s}")
+            raise Rejected(f"timeout_s must be above 0, not {self.timeout_s}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +150,13 @@ class TopicConnection:
         )  # fmt: skip
 
     def page(
-        self, from_seq: int, limit: int, epoch: int | None = None, *, wait_ms: int = 0
+        self,
+        from_seq: int,
+        limit: int,
+        epoch: int | None = None,
+        *,
+        wait_ms: int = 0,
+        bytes_max: int = PAGE_BYTES,
     ) -> RecordPage:
         """The records after a seq, as many as fit a page; if there are none, waits for some."""
         call = diff_arrow(
@@ -156,7 +164,7 @@ class TopicConnection:
             from_seq=from_seq,
             limit=min(limit, PAGE_RECORDS),
             include_tags=True,
-            max_batch_bytes=PAGE_BYTES,
+            max_batch_bytes=min(bytes_max, PAGE_BYTES),
             epoch=epoch,
             wait_ms=wait_ms,
             lz4=not self._settings.is_local,

@@ -63,7 +63,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
     texts = _known(given, (*_COMMON, *_SOURCE))
     lost = texts.get("lost", "fail").lower()
     if lost not in ("fail", "pass"):
-        raise Rejected(f"expected lost to be 'fail' or 'pass', found {lost!r}")
+        raise Rejected(f"lost must be 'fail' or 'pass', not {lost!r}")
     limits = [name for name in ("max_rows", "max_bytes", "min_rows") if name in texts]
     if len(limits) > 1:
         raise Rejected(f"a batch takes one limit: choose between {' and '.join(limits)}")
@@ -86,7 +86,7 @@ def sink_options(given: Mapping[str, str]) -> SinkOptions:
     texts = _known(given, (*_COMMON, *_SINK))
     create = texts.get("create", "false").lower()
     if create not in ("true", "false"):
-        raise Rejected(f"expected create to be 'true' or 'false', found {create!r}")
+        raise Rejected(f"create must be 'true' or 'false', not {create!r}")
     batch_rows = _number(texts, "batch_rows", 1) or 1_000
     return SinkOptions(_address(texts), texts.get("write_id"), create == "true", batch_rows)
 
@@ -109,7 +109,7 @@ def _address(texts: Mapping[str, str]) -> TopicAddress:
     try:
         timeout_s = float(timeout)
     except ValueError:
-        raise Rejected(f"expected timeout_s to be a number, found {timeout!r}") from None
+        raise Rejected(f"timeout_s must be a number, not {timeout!r}") from None
     return TopicAddress(texts.get("url", DEFAULT_URL), topic, texts.get("api_key"), timeout_s)
 
 
@@ -118,7 +118,7 @@ def _from_seq(text: str) -> int | Literal["earliest", "latest"]:
     if word == "earliest" or word == "latest":
         return cast(Literal["earliest", "latest"], word)
     if not word.isdecimal():
-        raise Rejected(f"expected from_seq to be a seq, 'earliest' or 'latest', found {text!r}")
+        raise Rejected(f"from_seq must be a seq, 'earliest' or 'latest', not {text!r}")
     return int(word)
 
 
@@ -127,5 +127,5 @@ def _number(texts: Mapping[str, str], name: str, least: int) -> int | None:
     if text is None:
         return None
     if not text.isdecimal() or int(text) < least:
-        raise Rejected(f"expected {name} to be a whole number from {least} on, found {text!r}")
+        raise Rejected(f"{name} must be a whole number of at least {least}, not {text!r}")
     return int(text)

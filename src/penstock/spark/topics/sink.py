@@ -22,46 +22,16 @@ from pyspark.sql.datasource import (
 )
 
 from penstock.kernel.errors import Rejected
-from penstock.spark.topics.http import TopicAddress, TopicConnection
+from penstock.spark.topics.http import TopicConnection
 from penstock.spark.topics.options import SinkOptions
-from penstock.spark.topics.source import register
 
 if TYPE_CHECKING:
-    from pyspark.sql.connect.dataframe import DataFrame
+    pass
 
 COLUMNS: Final = ("data", "tag", "node", "meta")
 CHUNK_BYTES_MAX: Final = 4 << 20
 _SYNTAX: Final = msgspec.json.Decoder(msgspec.Raw)
 _ENCODER: Final = msgspec.json.Encoder()
-
-
-def write_topic(
-    frame: DataFrame,
-    url: str,
-    topic: str,
-    *,
-    write_id: str | None = None,
-    api_key: str | None = None,
-    create: bool = False,
-) -> None:
-    """Append the rows of a frame to a topic.
-
-    A frame with a column `data` has JSON text in it, and may have `tag`, `node` and `meta`; of any
-    other frame each row becomes a JSON object of its columns. With a `write_id` the same rows are
-    written once, however often this is called within the topic's `idempotency_window_ms`.
-    """
-    from pyspark.sql.connect import functions as F  # noqa: N812 - as everybody calls it
-
-    address = TopicAddress(url, topic, api_key)
-    if "data" not in frame.columns:
-        frame = frame.select(F.to_json(F.struct("*")).alias("data"))
-    options = {"url": address.url, "topic": topic, "create": str(create).lower()}
-    if api_key is not None:
-        options["api_key"] = api_key
-    if write_id is not None:
-        options["write_id"] = write_id
-    register(frame.sparkSession)
-    frame.write.format("penstock").mode("append").options(**options).save()
 
 
 class Sent(WriterCommitMessage):  # type: ignore[misc]

@@ -65,7 +65,7 @@ def read_topic(
     """
     wanted = SeqRange(from_seq, upto_seq, epoch)
     if from_seq < 0 or upto_seq < from_seq:
-        raise Rejected(f"expected 0 <= from_seq <= upto_seq, found {from_seq} and {upto_seq}")
+        raise Rejected(f"0 <= from_seq <= upto_seq must hold, not {from_seq} and {upto_seq}")
     address = TopicAddress(url, topic, api_key)
     if len(wanted) <= fetch_rows_max:
         raw = fetched_frame(spark, address, wanted, lost)
@@ -109,7 +109,7 @@ def head_of(url: str, topic: str, api_key: str | None = None) -> tuple[int, int]
 
 def shaped(raw: DataFrame, schema: str | StructType, key: list[str]) -> DataFrame:
     """Records as rows of a declared schema; with a key, the last of each key that is left."""
-    from pyspark.sql.connect import functions as F  # noqa: N812 - as everybody calls it
+    from pyspark.sql.connect import functions as F  # noqa: N812 - its usual name
 
     declared = declared_schema(raw.sparkSession, schema)
     strangers = [name for name in key if name not in declared.fieldNames()]
@@ -144,7 +144,7 @@ def shaped(raw: DataFrame, schema: str | StructType, key: list[str]) -> DataFram
 
 
 def declared_schema(spark: SparkSession, schema: str | StructType) -> StructType:
-    """A schema as Spark's type; text that is none is refused."""
+    """A schema as Spark's type; any other text is refused."""
     from pyspark.errors import PySparkException
     from pyspark.sql.types import StructType
 

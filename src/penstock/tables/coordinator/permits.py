@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, Final
 
-from penstock.flow.tokens import SqlTokenPool
 from penstock.kernel.errors import Rejected
 from penstock.lake.database import CatalogLocked, Database, WriteConflict, fetch, open_database
 from penstock.tables import processes, rows
+from penstock.tables.coordinator.tokens import SqlTokenPool
 from penstock.tables.rows import WAITERS
 from penstock.tables.settings import WarehouseSettings
 from penstock.tables.store import TableStore

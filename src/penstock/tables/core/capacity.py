@@ -55,7 +55,7 @@ class DispatchSettings:
                 f"found {self.max_concurrent_refreshes}"
             )
         if self.yield_ms < 0:
-            raise Rejected(f"expected yield_ms of at least 0, found {self.yield_ms}")
+            raise Rejected(f"yield_ms must be at least 0, not {self.yield_ms}")
 
     @property
     def parallel(self) -> bool:

@@ -172,7 +172,7 @@ class FailurePolicy:
     def __post_init__(self) -> None:
         for name in ("base_ms", "cap_ms", "failures_max", "deaths_max", "losses_max"):
             if getattr(self, name) < 1:
-                raise Rejected(f"expected {name} of at least 1, found {getattr(self, name)}")
+                raise Rejected(f"{name} must be at least 1, not {getattr(self, name)}")
 
     def delay_ms(self, failures: int, random: Random) -> int:
         """The delay after this many failures."""

@@ -53,7 +53,7 @@ def state_of(reason: Reason, *, stale_by_ms: int) -> str:
 
 
 def _stale_by_ms(row: TableHealth, now_ms: int) -> int | None:
-    """How long ago it should have been refreshed; None if it never has to be."""
+    """How long ago it should have been refreshed; None if it never has to be, or never was."""
     if row.reason in _QUIET:
         return 0 if row.fresh_ms is not None else None
-    return None if row.due_ms is None else max(0, now_ms - row.due_ms)
+    return max(0, now_ms - row.due_ms) if row.due_ms else None

@@ -100,9 +100,7 @@ class Frontier(Mapping[str, Position]):
             stored = json.loads(text)
             return cls({source: _position(numbers) for source, numbers in stored.items()})
         except (ValueError, TypeError, AttributeError) as error:
-            raise BadFrontier(
-                f"expected a stored frontier, found {text[:200]!r} ({error})"
-            ) from None
+            raise BadFrontier(f"not a stored frontier: {text[:200]!r} ({error})") from None
 
 
 def later(known: Position | None, seen: Position) -> Position:

@@ -38,7 +38,7 @@ class StreamGraph:
                 raise InvalidTable(f"table {table.name!r} is defined twice")
             by_name[table.name] = table
         if len(by_name) > TABLES_MAX:
-            raise InvalidTable(f"expected at most {TABLES_MAX} tables, found {len(by_name)}")
+            raise InvalidTable(f"a warehouse has at most {TABLES_MAX} tables, not {len(by_name)}")
         self.tables: Mapping[str, TableDefinition] = dict(sorted(by_name.items()))
         self.inputs: Edges = {name: table.sources for name, table in self.tables.items()}
         self.upstreams: Edges = {

@@ -84,11 +84,6 @@ class RefreshRecord:
         """From start to commit."""
         return self.finished_at_ms - self.started_at_ms
 
-    @property
-    def fell_back(self) -> bool:
-        """Whether a table that allows DIFFERENTIAL was refreshed in full."""
-        return self.configured is not Mode.FULL and self.executed is Mode.FULL
-
 
 @dataclass(frozen=True, slots=True)
 class RefreshProgress:

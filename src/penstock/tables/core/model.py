@@ -75,7 +75,9 @@ class TableDefinition:
 
     def __post_init__(self) -> None:
         if lake_name(self.name) != self.name:
-            raise InvalidTable(f"expected the name {lake_name(self.name)!r}, found {self.name!r}")
+            raise InvalidTable(
+                f"the name must be written {lake_name(self.name)!r}, not {self.name!r}"
+            )
         if len(self.query.encode()) > QUERY_BYTES_MAX:
             raise InvalidTable(f"the query is longer than {QUERY_BYTES_MAX} bytes")
         if tuple(sorted(set(self.sources))) != self.sources:
@@ -130,4 +132,4 @@ def choose(what: str, found: str, known: list[str]) -> str:
         return found
     near = get_close_matches(found, known, n=1, cutoff=0.5)
     hint = f" (did you mean {str(near[0])!r}?)" if near else ""
-    raise InvalidTable(f"expected {what} to be one of {', '.join(known)}, found {found!r}{hint}")
+    raise InvalidTable(f"{what} must be one of {', '.join(known)}, not {found!r}{hint}")

@@ -146,13 +146,11 @@ def parse_cron(text: str) -> Cron:
     """Parse an expression; `InvalidSchedule` names the field and its allowed values."""
     plain = " ".join(text.lower().split())
     if plain.startswith("@") and plain not in _WORDS:
-        raise InvalidSchedule(f"expected one of {', '.join(_WORDS)}, found {text!r}")
+        raise InvalidSchedule(f"{text!r} is not a schedule: use one of {', '.join(_WORDS)}")
     plain = _WORDS.get(plain, plain)
     places = plain.split(" ")
     if len(places) not in (5, 6):
-        raise InvalidSchedule(
-            f"expected a cron expression of 5 or 6 fields, found {len(places)} in {text!r}"
-        )
+        raise InvalidSchedule(f"a cron expression has 5 or 6 fields, not {len(places)}: {text!r}")
     second = "0" if len(places) == 5 else places[0]
     values = [_values(*pair) for pair in zip(_FIELDS, places[-5:], strict=True)]
     cron = Cron(
@@ -214,7 +212,7 @@ class Every:
     def __post_init__(self) -> None:
         if not 0 < self.interval_ms <= INTERVAL_MS_MAX:
             raise InvalidSchedule(
-                f"expected an interval above 0 and up to 366d, found {self.interval_ms} ms"
+                f"an interval must be above 0 and at most 366d, not {self.interval_ms} ms"
             )
 
     @property

@@ -127,7 +127,7 @@ def _columns(schema: str) -> dict[str, exp.DataType]:
     for column in _parsed(schema):
         if not isinstance(column, exp.ColumnDef) or column.args.get("constraints"):
             raise InvalidSource(
-                f"expected columns as name and type, such as 'id BIGINT', found {column.sql()!r}"
+                f"a column is a name and a type, such as 'id BIGINT', not {column.sql()!r}"
             )
         name, kind = column.name, column.args.get("kind")
         if kind is None:
@@ -138,7 +138,7 @@ def _columns(schema: str) -> dict[str, exp.DataType]:
         _check_type(name, kind)
         found[name] = kind
     if not 1 <= len(found) <= COLUMNS_MAX:
-        raise InvalidSource(f"expected from 1 to {COLUMNS_MAX} columns, found {len(found)}")
+        raise InvalidSource(f"a topic has from 1 to {COLUMNS_MAX} columns, not {len(found)}")
     return found
 
 
@@ -149,9 +149,7 @@ def _parsed(schema: str) -> list[exp.Expr]:
         trees = []
     tree = trees[0] if len(trees) == 1 else None
     if not isinstance(tree, exp.Create) or not isinstance(tree.this, exp.Schema):
-        raise InvalidSource(
-            f"expected columns such as 'id BIGINT, amount DOUBLE', found {schema[:200]!r}"
-        )
+        raise InvalidSource(f"not columns such as 'id BIGINT, amount DOUBLE': {schema[:200]!r}")
     found: list[exp.Expr] = tree.this.expressions
     for column in found:
         if isinstance(column, exp.Identifier):
@@ -163,7 +161,9 @@ def _check_type(name: str, kind: exp.DataType) -> None:
     own = RECORD_COLUMNS.get(name.lower())
     text = kind.sql("spark")
     if own is not None and text != own:
-        raise InvalidSource(f"expected column {name!r}, the record's own, as {own}, found {text}")
+        raise InvalidSource(
+            f"column {name!r} is the record's own and has the type {own}, not {text}"
+        )
     if kind.this in _PLAIN:
         return
     parts = list(kind.expressions)

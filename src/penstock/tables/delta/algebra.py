@@ -7,8 +7,8 @@ no subqueries: these have become operators.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from sqlglot import exp
@@ -80,12 +80,17 @@ class Join:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OuterJoin:
-    """A LEFT or FULL join. A RIGHT join is a LEFT join with its sides exchanged."""
+    """A LEFT or FULL join. A RIGHT join is a LEFT join with its sides exchanged.
+
+    With `single` it stands for a correlated scalar subquery: the right are its groups, of which a
+    row of the left has at most one.
+    """
 
     left: Node
     right: Node
     conditions: tuple[exp.Expr, ...]
     full: bool
+    single: bool = False
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -203,6 +208,19 @@ def children(node: Node) -> tuple[Node, ...]:
             return (node.child,)
 
 
+def with_children(node: Node, below: Sequence[Node]) -> Node:
+    """The same operator over other inputs, which have the same columns."""
+    match node:
+        case Scan() | Constant():
+            return node
+        case Join() | Union():
+            return replace(node, inputs=tuple(below))
+        case OuterJoin() | Mark() | SetOperation():
+            return replace(node, left=below[0], right=below[1])
+        case _:
+            return replace(node, child=below[0])
+
+
 def walk(node: Node) -> Iterator[Node]:
     """An operator and all below it."""
     yield node
@@ -235,3 +253,10 @@ def expressions(node: Node) -> tuple[exp.Expr, ...]:
 def used(expression: exp.Expr) -> frozenset[str]:
     """The columns that an expression refers to."""
     return frozenset(column.name for column in expression.find_all(exp.Column))
+
+
+def is_row_by_row(node: Node) -> bool:
+    """Whether each row of an operator is made of one row of a relation."""
+    while isinstance(node, Filter | Project):
+        node = node.child
+    return isinstance(node, Scan)

@@ -126,7 +126,7 @@ class Block:
         return found
 
     def lower_parts_of(self, value: exp.Expr) -> exp.Expr:
-        """The function of a window may look like an aggregate, and is none."""
+        """The function of a window may look like an aggregate, but is not one."""
         if isinstance(value, exp.AggFunc | exp.IgnoreNulls | exp.RespectNulls | exp.Filter):
             return self.lower_parts(value)
         return self.lower(value)
@@ -176,9 +176,25 @@ def with_ctes(tree: exp.Expr, ctes: Mapping[str, Cte]) -> Mapping[str, Cte]:
     return ctes
 
 
+def without_outer_not(condition: exp.Expr) -> exp.Expr:
+    """A condition whose NOT stands before no AND, OR or NOT.
+
+    Spark moves it inwards too, so that `NOT (x IN (…) OR y)` is a NOT IN with its third value.
+    """
+    if not isinstance(condition, exp.Not):
+        return condition
+    inner = condition.this.unnest()
+    if isinstance(inner, exp.Not):
+        return without_outer_not(inner.this.unnest())
+    if not isinstance(inner, exp.And | exp.Or):
+        return condition
+    sides = [without_outer_not(exp.not_(side)) for side in (inner.this, inner.expression)]
+    return exp.paren((exp.or_ if isinstance(inner, exp.And) else exp.and_)(*sides))
+
+
 def conjuncts(condition: exp.Expr) -> list[exp.Expr]:
     """The conditions that an AND joins."""
-    condition = condition.unnest()
+    condition = without_outer_not(condition.unnest()).unnest()
     if isinstance(condition, exp.And):
         return [*conjuncts(condition.this), *conjuncts(condition.expression)]
     return [condition]

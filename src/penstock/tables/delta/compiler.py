@@ -7,21 +7,33 @@ changes (`rules`).
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
+from penstock.kernel.errors import PenstockError
 from penstock.protocol.errors import NotDifferentiable
-from penstock.tables.delta.algebra import Node, children, expressions, relations, used, walk
+from penstock.tables.delta.algebra import (
+    Node,
+    children,
+    expressions,
+    is_row_by_row,
+    relations,
+    used,
+    walk,
+)
 from penstock.tables.delta.front import RESERVED, qualified
 from penstock.tables.delta.lower import Lowering
 from penstock.tables.delta.prune import pruned
 from penstock.tables.delta.ranges import Ranges
-from penstock.tables.delta.refusal import Cause, refusal
+from penstock.tables.delta.refusal import Cause, refusal, shown
 from penstock.tables.delta.rules import Texts
 from penstock.tables.delta.state import Root, find_root
 from penstock.tables.delta.writing import WEIGHT, Names, quoted
+
+_log = logging.getLogger(__name__)
 
 SUM_OF_WEIGHTS: Final = f"SUM({WEIGHT})"
 _RESERVED: Final = frozenset({WEIGHT, "_penstock_weight"})
@@ -58,22 +70,26 @@ class Compiled:
         *,
         broadcast: bool = True,
         ranges: Ranges | None = None,
+        consolidate: bool = True,
     ) -> str | None:
         """One SELECT of the result's columns and `__w`: every row that changes, once.
 
         None if no relation that it reads is among those changed. With `broadcast`, hints tell
         Spark that changes are small; `ranges` narrow what is read of the other sides of joins.
+        Without `consolidate` a row may come several times, where that saves work: if the result has
+        no more rows than the changes have.
         """
         texts = Texts(names, changed, broadcast=broadcast, ranges=ranges)
         text = texts.delta(self.node)
         if text is None:
             return None
         inner = ", ".join(self.node.columns)
-        consolidated = (
-            f"SELECT {inner}, {SUM_OF_WEIGHTS} AS {WEIGHT} FROM ({text}) AS changes "
-            f"GROUP BY {inner} HAVING SUM({WEIGHT}) <> 0"
-        )
-        return texts.complete(f"SELECT {self._shown()}, {WEIGHT} FROM ({consolidated}) AS result")
+        if consolidate or not is_row_by_row(self.node):
+            text = (
+                f"SELECT {inner}, {SUM_OF_WEIGHTS} AS {WEIGHT} FROM ({text}) AS changes "
+                f"GROUP BY {inner} HAVING SUM({WEIGHT}) <> 0"
+            )
+        return texts.complete(f"SELECT {self._shown()}, {WEIGHT} FROM ({text}) AS result")
 
     def _shown(self) -> str:
         pairs = zip(self.node.columns, self.columns, strict=True)
@@ -104,6 +120,12 @@ def _compiled(
         return _compile(query, dict(columns), output)
     except NotDifferentiable as error:
         return error.with_traceback(None)
+    except PenstockError:
+        raise
+    except Exception as error:  # a query that cannot be compiled can still be run
+        _log.warning("the compiler failed on %s", shown(query), exc_info=True)
+        why = f"the compiler failed ({type(error).__name__}: {error})"
+        return refusal(Cause.UNSUPPORTED, "the query", why)
 
 
 def _compile(

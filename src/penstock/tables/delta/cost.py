@@ -1,7 +1,7 @@
 """The choice between running a query and applying changes, made before anything runs.
 
-Both ways are estimated from what the catalog knows: rows to read, rows to write, changed rows. How
-long a row takes is learned per table and way from its own refreshes. Pure.
+Both ways are estimated from what the catalog knows: rows and bytes to read, rows to write, changed
+rows. How long these take is learned per table and way from its own refreshes. Pure.
 
 >>> facts = Workload(full_rows=10_000_000, result_rows=1_000, delta_rows=1_000, delta_read_rows=0)
 >>> choose(facts, {}).mode.value
@@ -10,7 +10,7 @@ long a row takes is learned per table and way from its own refreshes. Pure.
 'FULL'
 >>> dear = choose(facts, {Mode.DIFFERENTIAL: 20.0})
 >>> dear.mode.value, round(dear.full_ms), round(dear.differential_ms)
-('FULL', 540, 840)
+('FULL', 340, 840)
 """
 
 from __future__ import annotations
@@ -18,14 +18,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from statistics import median
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from penstock.tables.core.model import Mode
 
 START_MS: Final = {Mode.FULL: 40.0, Mode.DIFFERENTIAL: 40.0}
 """What a refresh takes that has nothing to do."""
-READ_MS: Final = 50e-6
+READ_MS: Final = 30e-6
 """Per row that Spark reads, before anything is learned."""
+BYTE_MS: Final = 1e-6
+"""Per byte of the files that they lie in."""
 WRITE_MS: Final = 200e-6
 """Per row that is written."""
 CHANGE_MS: Final = 2e-3
@@ -51,13 +53,37 @@ class Workload:
     """What each way has to do, by the catalog: rows that were deleted from files count.
 
     `full_rows` are those of the inputs, as often as the query reads them; `delta_read_rows` those
-    that the delta query reads of inputs' old rows; `delta_rows` the changed rows of all inputs.
+    that the delta query reads of inputs' old rows; `delta_rows` the changed rows of all inputs. The
+    bytes are those of the files that these rows lie in.
     """
 
     full_rows: int
     result_rows: int
     delta_rows: int
     delta_read_rows: int
+    full_bytes: int = 0
+    delta_read_bytes: int = 0
+
+
+class Held(NamedTuple):
+    """One input by the catalog: its rows and bytes, and how many rows changed."""
+
+    rows: int = 0
+    bytes: int = 0
+    changed: int = 0
+
+
+def workload(inputs: Mapping[str, Held], reads: Mapping[str, int], result_rows: int) -> Workload:
+    """What each way has to do; `reads` says how often the changes need each input's old rows."""
+    times = {name: reads.get(name, 0) for name in inputs}
+    return Workload(
+        full_rows=sum(held.rows for held in inputs.values()),
+        result_rows=result_rows,
+        delta_rows=sum(held.changed for held in inputs.values()),
+        delta_read_rows=sum(held.rows * times[name] for name, held in inputs.items()),
+        full_bytes=sum(held.bytes for held in inputs.values()),
+        delta_read_bytes=sum(held.bytes * times[name] for name, held in inputs.items()),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +97,8 @@ class Choice:
     factors: Mapping[str, float]
     forced: bool = False
     measured_ms: float | None = None
+    paid_once: bool = False
+    """Whether a part was paid for later refreshes, too: to fill a state, or to copy an input."""
 
     @property
     def regret_ms(self) -> float | None:
@@ -90,10 +118,14 @@ class Choice:
 
 def estimates(facts: Workload) -> dict[Mode, float]:
     """What each way would take if nothing was learned."""
-    full = START_MS[Mode.FULL] + facts.full_rows * READ_MS + facts.result_rows * WRITE_MS
+    full = facts.full_rows * READ_MS + facts.full_bytes * BYTE_MS + facts.result_rows * WRITE_MS
     differential = (
-        START_MS[Mode.DIFFERENTIAL] + facts.delta_read_rows * READ_MS + facts.delta_rows * CHANGE_MS
+        facts.delta_read_rows * READ_MS
+        + facts.delta_read_bytes * BYTE_MS
+        + facts.delta_rows * CHANGE_MS
     )
+    full += START_MS[Mode.FULL]
+    differential += START_MS[Mode.DIFFERENTIAL]
     return {Mode.FULL: full, Mode.DIFFERENTIAL: differential}
 
 
@@ -122,7 +154,7 @@ def learned(past: Iterable[Mapping[str, Any]]) -> dict[Mode, float]:
         measured = entry.get("measured_ms")
         mode = Mode(entry["mode"])
         known = ratios.setdefault(mode, [])
-        if measured is None or len(known) >= MEMORY:
+        if measured is None or entry.get("paid_once") or len(known) >= MEMORY:
             continue
         since.setdefault(mode, place)
         plain = estimates(Workload(**entry["workload"]))[mode]

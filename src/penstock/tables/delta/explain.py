@@ -37,6 +37,8 @@ from penstock.tables.delta.algebra import (
 )
 from penstock.tables.delta.compiler import Compiled
 from penstock.tables.delta.marks import key_pairs
+from penstock.tables.delta.stages import all_staged, inner_root
+from penstock.tables.delta.state import Root
 from penstock.tables.delta.writing import quoted
 from penstock.tables.query.dialect import ExactSpark
 
@@ -88,7 +90,8 @@ def facts(compiled: Compiled) -> dict[str, Any]:
         "breaks_ties": compiled.breaks_ties,
         "tree": tree.as_dict(),
         "text": tree.text(),
-        "state": _state(compiled),
+        "state": None if compiled.root is None else _state(compiled.root),
+        "stages": [_state(kept.whole.root) for kept in all_staged(compiled).stages],
         "delta_sql": compiled.delta(compiled.relations, PlainNames()) or "",
     }
 
@@ -110,11 +113,9 @@ class PlainNames:
         return quoted(f"{relation}@changes")
 
 
-def _state(compiled: Compiled) -> dict[str, Any] | None:
-    """The state table of the aggregate that ends a query, before Spark says its types."""
-    if compiled.root is None:
-        return None
-    node = compiled.root.aggregate
+def _state(root: Root) -> dict[str, Any]:
+    """What is kept of an aggregate, before Spark says its types."""
+    node = root.aggregate
     labels = _labels(node.child)
     return {
         "keys": [labels.get(key, key) for key in node.keys],
@@ -183,10 +184,11 @@ class _Explaining:
         name = f"GROUP BY {keys}" if keys else "GROUP BY nothing: one row"
         if not node.calls:
             name = f"DISTINCT {keys}"
-        if node is not self._root:
+        if node is not self._root and inner_root(node) is None:
             return name, "key-local"
+        word = "state" if node is self._root else "stage"
         kept = _listed(["rows", *(_shown(call, labels) for call in node.calls)])
-        return name, f"state ({kept}), or key-local where a sum cannot be taken back"
+        return name, f"{word} ({kept}), or key-local where a sum cannot be taken back"
 
 
 def _mark(node: Mark, labels: Labels) -> tuple[str, str]:

@@ -13,6 +13,7 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 from sqlglot.optimizer.qualify import qualify
 
+from penstock.tables.delta.functions import is_aggregate
 from penstock.tables.delta.refusal import Cause, refusal
 from penstock.tables.delta.writing import WEIGHT
 from penstock.tables.query.names import relation_name
@@ -47,6 +48,7 @@ def qualified(query: str, columns: Mapping[str, Sequence[str]]) -> Qualified:
     plain = _PlainNames(columns)
     plain.rename(tree, frozenset())
     _check_reserved(plain)
+    _name_windows(tree, plain)
     named = tree.transform(_named_struct, copy=False)
     schema: dict[str, object] = {
         name: dict.fromkeys((field.lower() for field in fields), "unknown")
@@ -59,6 +61,12 @@ def qualified(query: str, columns: Mapping[str, Sequence[str]]) -> Qualified:
     assert isinstance(done, exp.Query)
     names = _names(done, spelled, plain)
     return Qualified(done, plain.relations, plain.fields, names)
+
+
+_REFUSED_NAMES: Final = {
+    "collate": "texts that are equal by a collation may be different rows",
+    "session_window": "a row may join or extend the windows of other rows, whatever their keys",
+}
 
 
 def _refuse_early(tree: exp.Query) -> None:
@@ -75,12 +83,74 @@ def _refuse_early(tree: exp.Query) -> None:
             raise refusal(Cause.SAMPLED, node, "a sample is drawn anew each time")
         if isinstance(node, exp.Pivot):
             raise refusal(Cause.UNSUPPORTED, node, "PIVOT and UNPIVOT have no rule")
-        if isinstance(node, exp.Collate):
-            raise refusal(
-                Cause.UNSUPPORTED, node, "texts that are equal by a collation may be different rows"
-            )
+        _refuse_call(node)
         if isinstance(node, exp.DataType) and node.this is exp.DType.TIME:
             raise refusal(Cause.UNSUPPORTED, "TIME", "the parser takes it for a TIMESTAMP")
+
+
+def _refuse_call(node: exp.Expr) -> None:
+    """Reject functions and operators that no rule covers."""
+    if isinstance(node, exp.Collate):
+        raise refusal(Cause.UNSUPPORTED, node, _REFUSED_NAMES["collate"])
+    if isinstance(node, exp.Anonymous) and node.name.lower() in _REFUSED_NAMES:
+        raise refusal(Cause.UNSUPPORTED, node, _REFUSED_NAMES[node.name.lower()])
+    if isinstance(node, exp.JSONExtract):
+        raise refusal(Cause.UNSUPPORTED, "v:path", "has no rule; use variant_get(v, '$.path')")
+    if _is_window(node):
+        _check_window(node)
+    if isinstance(node, exp.Aliases):
+        raise refusal(Cause.UNSUPPORTED, node, "has several columns; use LATERAL VIEW … AS a, b")
+
+
+def _name_windows(tree: exp.Query, plain: _PlainNames) -> None:
+    """Spell out `window.start`: Spark calls the key `window(ts, '5 minutes')` `window`.
+
+    Where something else has that name, it stays what it is.
+    """
+    known = {field.lower() for fields in plain.fields.values() for field in fields}
+    known |= {alias.name.lower() for alias in tree.find_all(exp.TableAlias)}
+    known |= {alias.alias.lower() for alias in tree.find_all(exp.Alias)}
+    if "window" in known:
+        return
+    for select in list(tree.find_all(exp.Select)):
+        group = select.args.get("group")
+        calls = [key for key in (group.expressions if group else ()) if _is_window(key)]
+        if len(calls) != 1:
+            continue
+        for part in ("expressions", "having", "order"):
+            value = select.args.get(part)
+            for piece in value if isinstance(value, list) else [value]:
+                if isinstance(piece, exp.Expr):
+                    for node in list(piece.walk(prune=lambda found: isinstance(found, exp.Query))):
+                        _spell_out(node, calls[0])
+
+
+def _spell_out(node: exp.Expr, call: exp.Expr) -> None:
+    if not isinstance(node, exp.Column) or len(node.parts) > 2:
+        return
+    if node.parts[0].name.lower() != "window":
+        return
+    found = call.copy()
+    if len(node.parts) == 2:
+        found = exp.Dot(this=found, expression=node.this.copy())
+    if isinstance(node.parent, exp.Select):
+        found = exp.alias_(found, node.name)
+    node.replace(found)
+
+
+def _check_window(call: exp.Expr) -> None:
+    """Reject `window(…)` where it is neither a group key nor a column: it makes rows."""
+    around = call.parent
+    while around is not None and not isinstance(around, exp.Query):
+        if isinstance(around, exp.Where | exp.Join | exp.Window) or is_aggregate(around):
+            raise refusal(
+                Cause.UNSUPPORTED, call, "has a rule as a group key and in a SELECT list only"
+            )
+        around = around.parent
+
+
+def _is_window(node: exp.Expr) -> bool:
+    return isinstance(node, exp.Anonymous) and node.name.lower() == "window"
 
 
 def _check_reserved(plain: _PlainNames) -> None:

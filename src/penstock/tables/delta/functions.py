@@ -8,7 +8,19 @@ from typing import Final
 
 from sqlglot import exp
 
-_AGGREGATES: Final = frozenset(
+_SKETCHES: Final = frozenset(
+    {
+        "approx_top_k_accumulate", "approx_top_k_combine", "collect_union", "kll_merge_agg_bigint",
+        "kll_merge_agg_double", "kll_merge_agg_float", "kll_sketch_agg_bigint",
+        "kll_sketch_agg_double", "kll_sketch_agg_float", "theta_intersection_agg",
+        "theta_sketch_agg", "theta_union_agg", "tuple_intersection_agg_double",
+        "tuple_intersection_agg_integer", "tuple_sketch_agg_double", "tuple_sketch_agg_integer",
+        "tuple_union_agg_double", "tuple_union_agg_integer",
+    }
+)  # fmt: skip
+"""Aggregates whose bytes depend on the order of rows."""
+
+_AGGREGATES: Final = _SKETCHES | frozenset(
     {
         "any", "approx_top_k", "bit_and", "bit_or", "bit_xor", "bitmap_construct_agg",
         "bitmap_or_agg", "count_min_sketch", "every", "histogram_numeric", "hll_sketch_agg",
@@ -17,13 +29,14 @@ _AGGREGATES: Final = frozenset(
         "regr_sxx", "regr_sxy", "regr_syy", "skewness", "some", "std", "try_avg", "try_sum",
         "first_value", "last_value", "listagg", "string_agg", "any_value", "array_agg",
         "collect_list", "collect_set", "max_by", "min_by", "mode", "schema_of_json_agg",
-        "schema_of_variant_agg", "bool_and", "bool_or",
+        "schema_of_variant_agg", "bool_and", "bool_or", "approx_percentile", "percentile_approx",
+        "bitmap_and_agg", "vector_avg", "vector_sum",
     }
 )  # fmt: skip
 """Aggregates of Spark that the parser may know by name only."""
 
 _NOT_AGGREGATES: Final = (exp.Grouping, exp.GroupingId, exp.Lag, exp.Lead, exp.RowNumber)
-"""Functions that the parser counts among aggregates and that are none without a window."""
+"""Functions that the parser counts among aggregates, although they aggregate nothing."""
 
 ZERO_OVER_NOTHING: Final = (exp.Count, exp.CountIf, exp.ApproxDistinct, exp.RegrCount)
 """Aggregates that are 0 over no rows; those of NULL_OVER_NOTHING are NULL."""
@@ -39,7 +52,7 @@ _BY_ORDER: Final = (
     exp.ArrayUniqueAgg, exp.GroupConcat, exp.Mode, exp.ApproxQuantile, exp.ApproxTopK, exp.ArgMax,
     exp.ArgMin, exp.ParameterizedAgg,
 )  # fmt: skip
-_BY_ORDER_NAMES: Final = frozenset(
+_BY_ORDER_NAMES: Final = _SKETCHES | frozenset(
     {
         "first", "last", "first_value", "last_value", "any_value", "array_agg", "collect_list",
         "collect_set", "listagg", "string_agg", "mode", "approx_percentile", "percentile_approx",
@@ -108,6 +121,27 @@ def core(node: exp.Expr) -> exp.Expr:
     while _wraps(node):
         node = node.this
     return node
+
+
+def makes_rows(expression: exp.Expr) -> bool:
+    """Whether an expression decides how many rows there are: a generator, or `window(…)`.
+
+    A sliding window is a row of its own for each copy, and a row without a time has none.
+    """
+    return any(
+        isinstance(node, exp.UDTF)
+        or (isinstance(node, exp.Anonymous) and node.name.lower() in _GENERATORS)
+        for node in expression.walk()
+    )
+
+
+_GENERATORS: Final = frozenset(
+    {
+        "explode", "explode_outer", "inline", "inline_outer", "json_tuple", "parse_url_tuple",
+        "posexplode", "posexplode_outer", "session_window", "sql_keywords", "stack",
+        "variant_explode", "variant_explode_outer", "window",
+    }
+)  # fmt: skip
 
 
 def depends_on_order(call: exp.Expr) -> bool:

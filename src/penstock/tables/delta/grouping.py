@@ -130,13 +130,23 @@ def _groupings(
 ) -> dict[exp.Expr, str]:
     """What `grouping(…)` of each key has become."""
     known: dict[exp.Expr, str] = {}
-    for node in select.walk(prune=lambda found: is_query(found) and found is not select):
+    for node in list(select.walk(prune=lambda found: is_query(found) and found is not select)):
         if isinstance(node, exp.GroupingId):
-            raise refusal(Cause.UNSUPPORTED, node, "grouping_id() has no rule; use grouping(…)")
+            node.replace(_spelled_out(node, keys))
+    for node in select.walk(prune=lambda found: is_query(found) and found is not select):
         if isinstance(node, exp.Grouping):
             (key,) = node.expressions
             known[node] = flags[keys.index(key)]
     return known
+
+
+def _spelled_out(call: exp.GroupingId, keys: Sequence[exp.Expr]) -> exp.Expr:
+    """`grouping_id(a, b)` as the bits that `grouping(a)` and `grouping(b)` are."""
+    found: exp.Expr = exp.cast(exp.Literal.number(0), "bigint")
+    for key in call.expressions or keys:
+        doubled = exp.Mul(this=exp.paren(found), expression=exp.Literal.number(2))
+        found = exp.Add(this=doubled, expression=exp.Grouping(expressions=[key.copy()]))
+    return exp.paren(found)
 
 
 def _narrowed(scope: Scope, keys: Sequence[exp.Expr], names: Sequence[str]) -> Scope:

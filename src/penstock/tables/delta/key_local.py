@@ -75,13 +75,20 @@ def window_delta(writer: DeltaWriter, node: Window) -> str | None:
 
 
 def top_delta(writer: DeltaWriter, node: TopN) -> str | None:
-    """The first rows as they are less the first rows as they were."""
+    """The first rows as they are less the first rows as they were.
+
+    Where it is known how many rows leave, so many more of the old ones suffice.
+    """
     delta = writer.delta(node.child)
     if delta is None:
         return None
-    sides = _sides(writer, node.child, (), delta)
     columns = listed(node.columns)
     order = listed(sql(key) for key in total_order(node))
+    old, leaving = writer.rows(node.child), writer.leaving(node.child)
+    if leaving is not None and node.limit is not None:
+        most = node.offset + node.limit + leaving
+        old = f"SELECT {columns} FROM ({old}) AS {writer.alias()} ORDER BY {order} LIMIT {most}"
+    sides = _of_both(writer, node.child, f"({old})", delta)
     numbered = (
         f"SELECT {columns}, __s, ROW_NUMBER() OVER (PARTITION BY __s ORDER BY {order}) AS __n "
         f"FROM ({sides}) AS {writer.alias()}"
@@ -127,16 +134,18 @@ def set_operation_delta(writer: DeltaWriter, node: SetOperation) -> str | None:
 
 def _sides(writer: DeltaWriter, node: Node, keys: Sequence[str], delta: str) -> str:
     """The rows of the keys that changed, as they were (`__s` −1) and as they are (1)."""
+    return _of_both(writer, node, _old_of_keys(writer, node, keys, delta), delta)
+
+
+def _of_both(writer: DeltaWriter, node: Node, old: str, delta: str) -> str:
+    """Some old rows as they were, and with the changes as they are."""
     columns = listed(node.columns)
+    both = f"({_counted(writer, node, old, delta)}) AS {writer.alias()}"
     counted = (
-        f"SELECT {columns}, SUM(__o) AS __o, SUM(__o + __d) AS __n "
-        f"FROM ({_both(writer, node, keys, delta)}) AS {writer.alias()} GROUP BY {columns}"
+        f"SELECT {columns}, SUM(__o) AS __o, SUM(__o + __d) AS __n FROM {both} GROUP BY {columns}"
     )
     if not node.columns:
-        counted = (
-            f"SELECT SUM(__o) AS __o, SUM(__o + __d) AS __n "
-            f"FROM ({_both(writer, node, keys, delta)}) AS {writer.alias()}"
-        )
+        counted = f"SELECT SUM(__o) AS __o, SUM(__o + __d) AS __n FROM {both}"
     side, times = writer.alias(), writer.alias()
     times_each = "CAST(IF(__s < 0, __o, __n) AS BIGINT) AS __c"
     repeated = (
@@ -153,26 +162,35 @@ def _sides(writer: DeltaWriter, node: Node, keys: Sequence[str], delta: str) -> 
 
 def _both(writer: DeltaWriter, node: Node, keys: Sequence[str], delta: str) -> str:
     """The old rows of the keys that changed (`__o`) and the changes (`__d`)."""
-    old = f"SELECT {listed((*node.columns, f'{ONE} AS __o', f'{NONE} AS __d'))} FROM "
-    if keys:
-        changed = f"SELECT DISTINCT {listed(keys)} FROM ({delta}) AS {writer.alias()}"
-        rows = writer.within(node, ranges_of(writer, node, keys))
-        old += f"({semi(writer, rows, node.columns, keys, changed)})"
-    else:
-        old += f"({writer.rows(node)})"
+    return _counted(writer, node, _old_of_keys(writer, node, keys, delta), delta)
+
+
+def _old_of_keys(writer: DeltaWriter, node: Node, keys: Sequence[str], delta: str) -> str:
+    if not keys:
+        return f"({writer.rows(node)})"
+    changed = f"SELECT DISTINCT {listed(keys)} FROM ({delta}) AS {writer.alias()}"
+    rows = writer.within(node, ranges_of(writer, node, keys))
+    return f"({semi(writer, rows, node.columns, keys, changed)})"
+
+
+def _counted(writer: DeltaWriter, node: Node, old: str, delta: str) -> str:
+    was = listed((*node.columns, f"{ONE} AS __o", f"{NONE} AS __d"))
     new = listed((*node.columns, f"{NONE} AS __o", f"{WEIGHT} AS __d"))
-    return f"{old} AS {writer.alias()} UNION ALL SELECT {new} FROM ({delta}) AS {writer.alias()}"
+    return (
+        f"SELECT {was} FROM {old} AS {writer.alias()} "
+        f"UNION ALL SELECT {new} FROM ({delta}) AS {writer.alias()}"
+    )
 
 
 def new_rows(
     writer: DeltaWriter, node: Node, keys: Sequence[str], view: str, view_keys: Sequence[str]
 ) -> str | None:
-    """The new rows of the keys that a view lists, with the weight 1."""
+    """The new rows of the keys that a view lists, with the weight 1; keys of changed rows."""
     delta = writer.delta(node)
     if delta is None:
         return None
     columns = listed(node.columns)
-    old = writer.rows(node)
+    old = writer.within(node, ranges_of(writer, node, keys))
     if keys:
         pairs = zip(view_keys, keys, strict=True)
         found = f"SELECT {listed(f'{theirs} AS {ours}' for theirs, ours in pairs)} FROM {view}"

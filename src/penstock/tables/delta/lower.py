@@ -41,11 +41,16 @@ class Lowering:
     def __init__(self, source: Qualified) -> None:
         self._source = source
         self._numbers = count(1)
+        self._taken = {
+            variable.name.lower()
+            for each in source.tree.find_all(exp.Lambda)
+            for variable in each.expressions
+        }
         self.ties = False
 
     def fresh(self) -> str:
-        """A column name that no other operator has."""
-        return f"c{next(self._numbers)}"
+        """A column name that no other operator has, and no variable of a function."""
+        return next(name for n in self._numbers if (name := f"c{n}") not in self._taken)
 
     def keep_where(self, block: Block, condition: exp.Expr) -> None:
         """Keep the rows of a block that meet a condition with subqueries."""
@@ -68,6 +73,8 @@ class Lowering:
             inner = self.query(tree.this, ctes, outer)
             return self._ordered(tree, inner)
         if isinstance(tree, exp.Table):
+            if tree.args.get("joins"):
+                raise refusal(Cause.UNSUPPORTED, tree, "a join in parentheses with a name")
             return self._from_table(tree, ctes)[0]
         if isinstance(tree, exp.Values):
             return self._values(tree)
@@ -238,11 +245,7 @@ class Lowering:
         if item.args.get("sample") or item.args.get("pivots"):
             raise refusal(Cause.UNSUPPORTED, item, "has no rule")
         if isinstance(item, exp.Subquery) and isinstance(item.this, exp.Table) and not item.alias:
-            inner = Block(self, block.ctes, block.scope)  # a join in parentheses
-            self._item(item.this, inner)
-            for join in item.this.args.get("joins") or ():
-                self._joined(join, inner)
-            return inner.node
+            return self._source_of(item.this, block)  # a join in parentheses
         if isinstance(item, exp.Table):
             found, name = self._from_table(item, block.ctes)
             if item.args.get("joins"):

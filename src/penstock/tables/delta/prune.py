@@ -25,6 +25,7 @@ from penstock.tables.delta.algebra import (
     Window,
     used,
 )
+from penstock.tables.delta.functions import makes_rows
 
 
 def pruned(node: Node, needed: Collection[str]) -> Node:  # noqa: C901 - one case per operator
@@ -80,7 +81,7 @@ def _scan(node: Scan, needed: Collection[str]) -> Scan:
 def _project(node: Project, needed: Collection[str]) -> Project:
     pairs = list(zip(node.columns, node.expressions, strict=True))
     # What makes rows of its own must stay, even if its column is not used.
-    kept = [pair for pair in pairs if pair[0] in needed or pair[1].find(exp.UDTF)] or pairs[:1]
+    kept = [pair for pair in pairs if pair[0] in needed or makes_rows(pair[1])] or pairs[:1]
     below = pruned(node.child, _used(expression for _, expression in kept))
     return Project(below, tuple(c for c, _ in kept), tuple(e for _, e in kept))
 

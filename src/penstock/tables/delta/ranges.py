@@ -7,7 +7,7 @@ files and row groups are passed over. Changes of late lie close together; those 
 have a range that excludes nothing.
 
 >>> Range("int64", 3, 9).joined(Range("int64", 7, 12, has_null=True))
-Range(kind='int64', low=3, high=12, has_null=True)
+Range(kind='int64', low=3, high=12, has_null=True, of=())
 >>> Range("int64", 3, 9).joined(Range("int32", 7, 12)) is None
 True
 >>> Range("int64", 3, 9).condition("c1"), Range("date32", date(2024, 1, 2), None).condition("c2")
@@ -45,13 +45,15 @@ _TEXT_MAX: Final = 200
 class Range(NamedTuple):
     """The least and the greatest of some values of one type, and whether NULL is among them.
 
-    Without any value but NULL, both are None.
+    Without any value but NULL, both are None. `of` are the columns of changes, as relation and
+    field, that have all of the values; empty where that is not known.
     """
 
     kind: str
     low: Any
     high: Any
     has_null: bool = False
+    of: tuple[tuple[str, str], ...] = ()
 
     def joined(self, other: Range | None) -> Range | None:
         """The range of the values of both; None if nothing can be said."""
@@ -60,7 +62,8 @@ class Range(NamedTuple):
         lows = [each.low for each in (self, other) if each.low is not None]
         highs = [each.high for each in (self, other) if each.high is not None]
         has_null = self.has_null or other.has_null
-        return Range(self.kind, min(lows, default=None), max(highs, default=None), has_null)
+        of = (*self.of, *other.of) if self.of and other.of else ()
+        return Range(self.kind, min(lows, default=None), max(highs, default=None), has_null, of)
 
     def condition(self, column: str) -> str | None:
         """What a column must meet to be among the values; None if it cannot be written."""
@@ -72,7 +75,7 @@ class Range(NamedTuple):
 
 
 class Ranges(Protocol):
-    """What is known of the values in the columns of relations."""
+    """What is known of the changes of relations, and of the types of their columns."""
 
     def kind(self, relation: str, field: str) -> str | None:
         """The type of a column, as a text; None if it is not known."""
@@ -80,6 +83,17 @@ class Ranges(Protocol):
 
     def changed_range(self, relation: str, field: str) -> Range | None:
         """The range of a column in the changes of its relation; None if it is not known."""
+        ...
+
+    def leaving(self, relation: str) -> int | None:
+        """How many rows of a relation leave with its changes; None if it is not known."""
+        ...
+
+    def near(self, relation: str, field: str, found: Range, fields: tuple[str, ...]) -> str | None:
+        """A view of some fields of the old rows with values of a range in a field.
+
+        None if they are not at hand: then all old rows are read.
+        """
         ...
 
 
@@ -90,6 +104,12 @@ class NoRanges:
         return None
 
     def changed_range(self, relation: str, field: str) -> Range | None:
+        return None
+
+    def leaving(self, relation: str) -> int | None:
+        return None
+
+    def near(self, relation: str, field: str, found: Range, fields: tuple[str, ...]) -> str | None:
         return None
 
 

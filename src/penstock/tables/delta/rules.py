@@ -8,8 +8,9 @@ docs/internals/differential.md.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import assert_never
+from typing import Final, assert_never
 
 from sqlglot import exp
 
@@ -29,6 +30,8 @@ from penstock.tables.delta.algebra import (
     Union,
     Window,
     children,
+    is_row_by_row,
+    walk,
 )
 from penstock.tables.delta.joins import join_delta, join_rows
 from penstock.tables.delta.key_local import (
@@ -71,12 +74,26 @@ class Texts:
         self._names, self._changed, self._broadcast = names, frozenset(changed), broadcast
         self._ranges: Ranges = ranges or NoRanges()
         self._aliases = 0
-        self._with: list[str] = []
+        self._with: dict[str, str] = {}
         self._known: dict[tuple[str, int], tuple[Node, str | None]] = {}
 
     def complete(self, text: str) -> str:
         """A text with the definitions of the operators that it refers to."""
-        return f"WITH {listed(self._with)} {text}" if self._with else text
+        if not self._with:
+            return text
+        return f"WITH {listed(f'{name} AS ({made})' for name, made in self._with.items())} {text}"
+
+    def times_read(self, text: str, relations: Collection[str]) -> dict[str, int]:
+        """How often a text reads the old rows of relations: Spark writes definitions out."""
+        views = {relation: self._names.old(relation) for relation in relations}
+        counts: dict[str, dict[str, int]] = {}
+        for name, made in (*self._with.items(), ("", text)):
+            below = [counts[used] for used in _DEFINED.findall(made)]
+            counts[name] = {
+                relation: made.count(view) + sum(each[relation] for each in below)
+                for relation, view in views.items()
+            }
+        return counts[""]
 
     def rows(self, node: Node) -> str:
         """The old rows of an operator, without weights."""
@@ -98,7 +115,7 @@ class Texts:
         """
         if text is not None and not _is_simple(node):
             name = f"__{kind}{len(self._known)}"
-            self._with.append(f"{name} AS ({text})")
+            self._with[name] = text
             weight = (WEIGHT,) if kind == "d" else ()
             text = f"SELECT {listed((*node.columns, *weight))} FROM {name}"
         self._known[kind, id(node)] = (node, text)
@@ -222,15 +239,38 @@ class Texts:
     def within(self, node: Node, ranges: Mapping[str, Range]) -> str:
         """The old rows of an operator, without those out of the ranges of some columns."""
         conditions = []
+        known = {}
         for column, found in ranges.items():
             source = source_of(node, column)
             if source is not None and self._ranges.kind(*source) == found.kind:
                 conditions.append(found.condition(column))
+                known[source[1]] = found
+        near = self._near(node, known)
+        if near is not None:
+            return near
         where = " AND ".join(text for text in conditions if text is not None)
         rows = self.rows(node)
         if not where:
             return rows
         return f"SELECT {listed(node.columns)} FROM ({rows}) AS {self.alias()} WHERE {where}"
+
+    def _near(self, node: Node, known: Mapping[str, Range]) -> str | None:
+        """The rows of an operator made of the few old rows that can matter, if they are at hand."""
+        if not is_row_by_row(node):
+            return None
+        (scan,) = (found for found in walk(node) if isinstance(found, Scan))
+        for field, found in known.items():
+            view = self._ranges.near(scan.relation, field, found, scan.fields)
+            if view is not None:
+                return self._over(node, view)
+        return None
+
+    def _over(self, node: Node, view: str) -> str:
+        """The rows that filters and projections make of a view instead of their relation."""
+        if isinstance(node, Scan):
+            return f"SELECT {_scanned(node)} FROM {view}"
+        assert isinstance(node, Filter | Project)
+        return self.linear(node, self._over(node.child, view), ())
 
     def range_of(self, node: Node, column: str) -> Range | None:
         """The range of a column in the changes of an operator; None if it is not known."""
@@ -248,6 +288,12 @@ class Texts:
             node = below
         return self._ranges.changed_range(node.relation, node.fields[node.columns.index(column)])
 
+    def leaving(self, node: Node) -> int | None:
+        """How many rows at most leave an operator with its changes; None if it is not known."""
+        while isinstance(node, Filter | Project):
+            node = node.child
+        return self._ranges.leaving(node.relation) if isinstance(node, Scan) else None
+
     # names ---------------------------------------------------------------------------------------
 
     def alias(self) -> str:
@@ -258,6 +304,10 @@ class Texts:
     def hint(self, alias: str) -> str:
         """A hint that a side of a join is small."""
         return f"/*+ BROADCAST({alias}) */ " if self._broadcast else ""
+
+
+_DEFINED: Final = re.compile(r"\b__[od]\d+\b")
+"""What `_defined` calls definitions."""
 
 
 def _is_simple(node: Node) -> bool:

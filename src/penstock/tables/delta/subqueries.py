@@ -21,7 +21,14 @@ from penstock.tables.delta.algebra import (
     Project,
     used,
 )
-from penstock.tables.delta.block import Block, Compiling, Cte, Relation, with_ctes
+from penstock.tables.delta.block import (
+    Block,
+    Compiling,
+    Cte,
+    Relation,
+    with_ctes,
+    without_outer_not,
+)
 from penstock.tables.delta.functions import (
     NULL_OVER_NOTHING,
     ZERO_OVER_NOTHING,
@@ -66,7 +73,7 @@ def keep_where(lowering: Selects, block: Block, condition: exp.Expr) -> None:
     negated = isinstance(condition, exp.Not)
     inner = condition.this.unnest() if negated else condition
     if isinstance(inner, exp.Exists):
-        found = _inner(lowering, block, inner.this)
+        found = _inner(lowering, block, inner.this, is_exists=True)
         _mark(block, found.node, found.conditions, keep=not negated)
     elif isinstance(inner, exp.In) and inner.args.get("query") and not negated:
         _keep_in(lowering, block, inner)
@@ -86,7 +93,7 @@ def lowered(lowering: Selects, block: Block, expression: exp.Expr) -> exp.Expr:
         if node in block.known:
             return block.replaced(node)
         if isinstance(node, exp.Exists):
-            found = _inner(lowering, block, node.this)
+            found = _inner(lowering, block, node.this, is_exists=True)
             return exp.column(_marked(lowering, block, found.node, found.conditions))
         negated = isinstance(node, exp.Not)
         inner = node.this.unnest() if negated else node
@@ -98,7 +105,8 @@ def lowered(lowering: Selects, block: Block, expression: exp.Expr) -> exp.Expr:
             raise refusal(Cause.UNSUPPORTED, node, "ALL and ANY of a subquery have no rule")
         return block.replaced(node)
 
-    return expression.copy().transform(step, copy=False)
+    inwards = expression.copy().transform(without_outer_not, copy=False)
+    return inwards.transform(step, copy=False)
 
 
 # EXISTS and IN -----------------------------------------------------------------------------------
@@ -126,12 +134,12 @@ def _check_near(left: Node, right: Node, conditions: Sequence[exp.Expr]) -> None
             )
 
 
-def _inner(lowering: Selects, block: Block, query: exp.Expr) -> _Inner:
+def _inner(lowering: Selects, block: Block, query: exp.Expr, *, is_exists: bool = False) -> _Inner:
     """A subquery of which only matter its rows, not how many there are of each."""
     tree = query.unnest() if isinstance(query, exp.Subquery | exp.Paren) else query
     ctes = with_ctes(tree, block.ctes)
     limit = tree.args.get("limit")
-    if limit is not None and not tree.args.get("offset"):
+    if is_exists and limit is not None and not tree.args.get("offset"):
         found = limit.expression
         if isinstance(found, exp.Literal) and found.name.isdigit() and int(found.name) > 0:
             limit = None  # one row is enough
@@ -320,7 +328,7 @@ def _grouped_scalar(lowering: Selects, block: Block, tree: exp.Select, inner: Bl
         texts = list(_value_and_rows(inner.lower(projection)))
     made = tuple(lowering.fresh() for _ in texts)
     groups = Aggregate(inner.node, keys, made, tuple(texts), is_global=False)
-    block.inputs[:] = [OuterJoin(block.node, groups, tuple(on), full=False)]
+    block.inputs[:] = [OuterJoin(block.node, groups, tuple(on), full=False, single=True)]
     if not calls:
         return _checked(*made)
     values: dict[exp.Expr, exp.Expr] = {}

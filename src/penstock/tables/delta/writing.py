@@ -51,6 +51,10 @@ class DeltaWriter(Protocol):
         """The range of a column in the changes of an operator; None if it is not known."""
         ...
 
+    def leaving(self, node: Node) -> int | None:
+        """How many rows at most leave an operator with its changes; None if it is not known."""
+        ...
+
     def alias(self) -> str:
         """A table alias that nothing else has."""
         ...

@@ -49,9 +49,7 @@ def lake_name(text: str) -> str:
         )
     name = ".".join(parts)
     if len(name) > NAME_LENGTH_MAX:
-        raise InvalidTable(
-            f"expected a name of at most {NAME_LENGTH_MAX} characters, found {len(name)}"
-        )
+        raise InvalidTable(f"a name has at most {NAME_LENGTH_MAX} characters, not {len(name)}")
     if parts[0] == TOPICS_SCHEMA and len(parts) == 2:
         raise InvalidTable(
             f"{text!r} cannot be a table: the schema '{TOPICS_SCHEMA}' stands for topics"
@@ -73,13 +71,22 @@ def relation_name(parts: Sequence[str]) -> str:
     return ".".join(lowered)
 
 
-def state_table(name: str) -> str:
-    """The table in `STATE_SCHEMA` that belongs to a stream table.
+def state_table(name: str, part: str = "") -> str:
+    """The table in `STATE_SCHEMA` that belongs to a stream table, or to a part of its query.
 
-    >>> state_table("daily"), state_table("sales.daily")
-    ('daily', 'sales$daily')
+    >>> state_table("daily"), state_table("sales.daily"), state_table("daily", "4f2c01aa")
+    ('daily', 'sales$daily', 'daily$$4f2c01aa')
     """
-    return name.replace(".", "$")
+    return name.replace(".", "$") + (f"$${part}" if part else "")
+
+
+def is_state_of(table: str, name: str) -> bool:
+    """Whether a table in `STATE_SCHEMA` belongs to a stream table.
+
+    >>> is_state_of("daily$$4f2c01aa", "daily"), is_state_of("daily$more", "daily")
+    (True, False)
+    """
+    return table.partition("$$")[0] == state_table(name)
 
 
 def topic_source(topic: str) -> str:

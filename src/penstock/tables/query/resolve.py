@@ -39,8 +39,8 @@ from penstock.tables.query.sources import parse_query, read_sources
 _WITHOUT_PARENTHESES: Final = frozenset(
     {
         "current_catalog", "current_database", "current_date", "current_path", "current_schema",
-        "current_time", "current_timestamp", "current_timezone", "current_user", "localtimestamp",
-        "now", "session_user", "user",
+        "current_time", "current_timestamp", "current_timezone", "current_user", "localtime",
+        "localtimestamp", "now", "session_user", "user",
     }
 )  # fmt: skip
 """Functions that Spark calls, or may in the future, without parentheses."""

@@ -60,10 +60,10 @@ def parse_query(query: str) -> exp.Query:
         raise InvalidQuery("the query is nested too deep") from None
     trees = [tree for tree in statements if not isinstance(tree, exp.Semicolon)]
     if len(trees) != 1:
-        raise InvalidQuery(f"expected one SELECT, found {len(trees)} statements")
+        raise InvalidQuery(f"a query is one SELECT, not {len(trees)} statements")
     tree = trees[0]
     if not isinstance(tree, exp.Query) or tree.find(exp.Into, exp.DML, exp.DDL):
-        raise InvalidQuery(f"expected a SELECT, found {tree.key.upper()}")
+        raise InvalidQuery(f"a query is a SELECT, not {tree.key.upper()}")
     if isinstance(tree, exp.Select) and not tree.expressions:
         raise InvalidQuery("the SELECT names no column")
     return tree
@@ -117,7 +117,7 @@ def _checked(parts: list[str]) -> str:
             f"the query reads the files {text!r}: only lake tables and topics can be read"
         )
     if len(parts) > 2 or any("." in part for part in parts):
-        raise InvalidQuery(f"expected 'table', 'schema.table' or 'topics.name', found {text!r}")
+        raise InvalidQuery(f"{text!r} is not of the form 'table', 'schema.table' or 'topics.name'")
     return relation_name(parts)
 
 
@@ -155,58 +155,136 @@ _KNOWN: Final[dict[type[exp.Expr], str]] = {
     exp.CurrentUser: "current_user",
     exp.Localtime: "localtime",
     exp.Localtimestamp: "localtimestamp",
-    exp.Rand: "rand",
-    exp.Randn: "randn",
-    exp.Randstr: "randstr",
     exp.SessionUser: "session_user",
-    exp.Shuffle: "shuffle",
     exp.TableSample: "tablesample",
-    exp.Uniform: "uniform",
-    exp.Uuid: "uuid",
 }
-_BY_NAME: Final = frozenset(
-    {
+_BY_NAME: Final[dict[str, str]] = {
+    name: name
+    for name in (
         "aes_encrypt", "getdate", "input_file_block_length", "input_file_block_start",
-        "input_file_name", "monotonically_increasing_id", "now", "random", "spark_partition_id",
-        "user", "version",
-    }
-)  # fmt: skip
+        "input_file_name", "monotonically_increasing_id", "now", "python_worker_logs", "rand",
+        "randn", "randstr", "shuffle", "spark_partition_id", "try_aes_encrypt", "uniform", "user",
+        "uuid", "version",
+    )
+} | {"random": "rand"}  # fmt: skip
 """Functions that the parser knows only by name."""
 
+
+_BARE: Final = frozenset({"current_time", "localtime", "localtimestamp"})
+"""Functions without parentheses that the parser takes for columns."""
 
 _WORD: Final = re.compile(r"\s*(now|today|tomorrow|yesterday)(\s.*)?", re.IGNORECASE)
 """Text that Spark reads as a timestamp, optionally followed by a time zone."""
 
-_READS_WORDS: Final = frozenset(
-    {"to_timestamp", "to_timestamp_ltz", "to_timestamp_ntz", "try_to_date", "try_to_timestamp"}
-)
+_READS_DATES: Final = frozenset(
+    {
+        "add_months", "convert_timezone", "date", "date_add", "date_diff", "date_format",
+        "date_part", "date_sub", "date_trunc", "dateadd", "datediff", "datepart", "day", "dayname",
+        "dayofmonth", "dayofweek", "dayofyear", "from_utc_timestamp", "hour", "last_day",
+        "make_timestamp", "minute", "month", "monthname", "months_between", "next_day", "quarter",
+        "second", "session_window", "time_bucket", "timestamp", "timestamp_ltz", "timestamp_ntz",
+        "timestampadd", "timestampdiff", "to_date", "to_timestamp", "to_timestamp_ltz",
+        "to_timestamp_ntz", "to_utc_timestamp", "trunc", "try_to_date", "try_to_timestamp",
+        "unix_date", "unix_micros", "unix_millis", "unix_seconds", "weekday", "weekofyear",
+        "window", "year",
+    }
+)  # fmt: skip
+"""Functions of dates and timestamps, which read texts as such."""
+
+_ONE_TYPE: Final = frozenset(
+    {
+        "array", "array_append", "array_contains", "array_insert", "array_position",
+        "array_prepend", "array_remove", "array_repeat", "coalesce", "equal_null", "greatest",
+        "ifnull", "least", "map", "nullif", "nvl", "nvl2",
+    }
+)  # fmt: skip
+"""Functions whose arguments get one type."""
+
+_MAKES_TEXTS: Final = frozenset(
+    {
+        "concat", "concat_ws", "date_format", "get_json_object", "initcap", "lcase", "left",
+        "lower", "lpad", "ltrim", "regexp_extract", "regexp_replace", "replace", "right", "rpad",
+        "rtrim", "string", "substring_index", "to_char", "translate", "ucase", "upper",
+    }
+)  # fmt: skip
 
 
 def volatile_functions(query: str) -> tuple[str, ...]:
     """The volatile functions of a query, sorted."""
-    found = set()
-    for node in parse_query(query).walk():
-        name = _KNOWN.get(type(node))
-        if name is None and isinstance(node, exp.Anonymous) and node.name.lower() in _BY_NAME:
-            name = node.name.lower()
-        if isinstance(node, exp.Literal):
-            name = _moment(node)
-        if name is not None:
-            found.add(name)
-    return tuple(sorted(found))
+    found = (_volatile(node) for node in parse_query(query).walk())
+    return tuple(sorted({name for name in found if name is not None}))
+
+
+def _volatile(node: exp.Expr) -> str | None:
+    """The volatile function that a node is, if it is one."""
+    if isinstance(node, exp.Literal):
+        return _moment(node)
+    if isinstance(node, exp.Column):
+        is_bare = not node.table and isinstance(node.this, exp.Identifier) and not node.this.quoted
+        return node.name.lower() if is_bare and node.name.lower() in _BARE else None
+    if not isinstance(node, exp.Anonymous):
+        return _KNOWN.get(type(node))
+    name = node.name.lower()
+    if name in ("unix_timestamp", "to_unix_timestamp") and not node.expressions:
+        return "current_timestamp"
+    return _BY_NAME.get(name)
 
 
 def _moment(text: exp.Literal) -> str | None:
-    """The function behind a text read as a timestamp: `TIMESTAMP 'now'`."""
+    """The moment that a text is where Spark reads it as a date or a timestamp: `ts < 'now'`.
+
+    Spark casts a text beside a date without being asked. What is beside it has a type that only
+    Spark knows, so everything counts as a date that is not evidently a text.
+    """
     word = _WORD.fullmatch(text.name) if text.is_string else None
-    if word is None:
-        return None
-    around = text.parent
-    is_read = (
-        (isinstance(around, exp.Cast) and around.to.is_type(*exp.DataType.TEMPORAL_TYPES))
-        or isinstance(around, exp.TsOrDsToDate)
-        or (isinstance(around, exp.Anonymous) and around.name.lower() in _READS_WORDS)
-    )
-    if not is_read:
+    if word is None or not _may_be_read(text):
         return None
     return "now" if word[1].lower() == "now" else "current_date"
+
+
+def _may_be_read(text: exp.Expr) -> bool:
+    """Whether a text may be cast to a date or a timestamp where it stands."""
+    around = text.parent
+    if isinstance(around, exp.Paren | exp.Tuple):
+        return _may_be_read(around)
+    if isinstance(around, exp.Cast):
+        return around.to.is_type(*exp.DataType.TEMPORAL_TYPES)
+    if isinstance(around, exp.Anonymous):
+        if around.name.lower() in _READS_DATES:
+            return True
+        named = around.name.lower() in _ONE_TYPE
+        return named and not all(_is_text(each) for each in around.expressions)
+    if isinstance(around, exp.If) and isinstance(around.parent, exp.Case):
+        around = around.parent
+    if isinstance(around, exp.Case | exp.If):
+        return not all(_is_text(each) for each in _branches(around))
+    if isinstance(around, exp.Extract):
+        return True
+    if isinstance(around, exp.Like | exp.ILike | exp.RegexpLike):
+        return False
+    if isinstance(around, exp.Predicate | exp.Add | exp.Sub):
+        others = (each for each in around.iter_expressions() if each is not text)
+        return not all(_is_text(each) for each in others)
+    return False
+
+
+def _branches(case: exp.Expr) -> list[exp.Expr]:
+    """What a CASE or IF may be, and what a CASE compares."""
+    ifs = case.args.get("ifs") or [case]
+    found = [each.args.get("true") for each in ifs]
+    found += [case.args.get("default"), case.args.get("false")]
+    if isinstance(case, exp.Case) and case.this is not None:
+        found += [case.this, *(each.this for each in ifs)]
+    return [each for each in found if each is not None]
+
+
+def _is_text(node: exp.Expr) -> bool:
+    """Whether an expression is a text, or NULL, by how it is written."""
+    if isinstance(node, exp.Paren):
+        return _is_text(node.this)
+    if isinstance(node, exp.Cast):
+        return node.to.is_type(*exp.DataType.TEXT_TYPES)
+    if isinstance(node, exp.Anonymous):
+        return node.name.lower() in _MAKES_TEXTS
+    is_literal = isinstance(node, exp.Literal) and node.is_string
+    return is_literal or isinstance(node, exp.Null | exp.DPipe | exp.Concat | exp.Trim)

@@ -138,6 +138,10 @@ class UnitCommitter:
         run.transaction.also(rows.SET_VALUE, (f"{rows.MADE}{table.name}", made.table.uuid))
         if made.keeps_state:
             run.transaction.also(rows.SET_VALUE, (f"{rows.STATE}{table.name}", str(job.job_id)))
+        retained = {name: run.heads[name].first_seq for name in table.sources if name in run.heads}
+        if retained != run.retained.get(table.name, {}):
+            stored = (f"{rows.RETAINED}{table.name}", json.dumps(retained))
+            run.transaction.also(rows.SET_VALUE, stored)
         if table.name in run.rebuild:
             run.transaction.also(rows.DELETE_VALUE, (f"{rows.REBUILD}{table.name}",))
         run.transaction.also(rows.INSERT_HISTORY, rows.history_row(record, at, SNAPSHOT))

@@ -11,13 +11,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 
 from penstock.kernel.errors import Gone, PenstockError, Rejected
 from penstock.lake.catalog import Catalog
-from penstock.lake.changes import parse_all
+from penstock.lake.changes import parse
 from penstock.lake.feed import FeedFile, feed_between
 from penstock.lake.model import (
     DataFile,
@@ -30,7 +30,7 @@ from penstock.lake.model import (
     TableVersion,
 )
 from penstock.lake.reader import Reader
-from penstock.lake.scan import ChangeRange, change_range
+from penstock.lake.scan import ChangeSpan
 from penstock.lake.transaction import LakeTransaction
 from penstock.protocol.errors import SourceNotFound
 from penstock.tables import rows
@@ -73,8 +73,8 @@ def pending_version(current: TableVersion | None, made: Made, base: Snapshot) ->
     )
 
 
-def pending_changes(lake: Catalog, after: int, made: Made, base: Snapshot) -> ChangeRange:
-    """A table's inserts and deletes since a snapshot, including its uncommitted result."""
+def pending_changes(lake: Catalog, after: int, made: Made, base: Snapshot) -> ChangeSpan:
+    """What changed in a table since a snapshot, including its uncommitted result."""
     if made.table.id < 0:
         raise SourceRecreated(
             f"{made.table.name} was made anew: its changes since then are unknown"
@@ -85,7 +85,7 @@ def pending_changes(lake: Catalog, after: int, made: Made, base: Snapshot) -> Ch
         if len(texts) < base.id - after:
             raise Gone(f"some snapshots from {after + 1} to {base.id} have expired")
         kinds = ("rewrite_delete", "compacted_table")
-        rewrites = [n for n, text in texts if made.table.id in parse_all([text]).ids(*kinds)]
+        rewrites = frozenset(n for n, text in texts if made.table.id in parse(text).ids(*kinds))
         files = reader.files(made.table, begun_by=base.id, not_ended_by=after)
         inlined = reader.inlined(made.table, begun_by=base.id, not_ended_by=after)
         known = reader.mappings(files)
@@ -97,7 +97,7 @@ def pending_changes(lake: Catalog, after: int, made: Made, base: Snapshot) -> Ch
         _ended_inlined(inlined, made, until),
         {**known, **mappings},
     )
-    return change_range(lake.storage, version, after, rewrites)
+    return ChangeSpan(version, after, rewrites)
 
 
 def _new_files(
@@ -190,6 +190,8 @@ class UnitRun:
     """What refreshes of members cost, against what they were estimated to cost."""
     stateful: frozenset[str] = frozenset()
     """Members whose stored state belongs to their contents."""
+    retained: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """The first record of each topic that the contents of members reflect, where it is known."""
 
     def member_position(self, name: str) -> Position | None:
         """A member's position before this refresh, as its readers know it."""
@@ -234,6 +236,7 @@ class Inputs:
             streams = _streams(reader, lake_names - positions.keys())
             sources = read_sources_of(reader, names - lake_names)
             rebuild = self._rebuild(reader, claimed.job.members)
+            retained = {name: _retained(reader, name) for name in claimed.job.members}
             factors = {name: _learned(reader, name) for name in claimed.job.members}
             stateful = frozenset(name for name in known if _has_state(reader, name, known[name]))
         rebuild = {**self._overwritten(known, snapshot), **rebuild}
@@ -245,7 +248,7 @@ class Inputs:
         transaction.message = f"refresh {claimed.job.unit_key} (job {claimed.job.job_id})"
         return UnitRun(
             snapshot, transaction, known, streams, positions, sources, heads,
-            rebuild=rebuild, factors=factors, stateful=stateful,
+            rebuild=rebuild, factors=factors, stateful=stateful, retained=retained,
         )  # fmt: skip
 
     def _rebuild(self, reader: Reader, members: Iterable[str]) -> dict[str, ReasonCode]:
@@ -278,14 +281,15 @@ class Inputs:
         except (Gone, Rejected):
             return True
 
-    def of(self, run: UnitRun, source: str, before: Frontier | None) -> Input:
+    def of(self, run: UnitRun, member: str, source: str, before: Frontier | None) -> Input:
         """One relation as a member reads it; `before` is what its contents reflect."""
         since = None if before is None else before.get(source)
         if source in run.made:
             return self._just_made(run, source, since)
         topic = topic_of(source)
         if topic is not None:
-            return self._topic(run, source, topic, since)
+            found = self._topic(run, source, topic, since)
+            return replace(found, from_seq=run.retained.get(member, {}).get(source, 1))
         position = run.positions.get(source)
         if position is None:
             raise _missing(run, source)
@@ -339,20 +343,25 @@ class Inputs:
             )
         return self._topics.heads(list(sources.values()))
 
-    def _changes(self, table: TableInfo, after: int, until: int) -> Callable[[], Any]:
-        def read() -> Any:
+    def _changes(self, table: TableInfo, after: int, until: int) -> Callable[[], ChangeSpan]:
+        def look() -> ChangeSpan:
             with self._lake.look() as reader:
                 created = reader.created_in(table.id)
             if created is not None and created > after:
                 raise SourceRecreated(f"{table.qualified} was made anew since snapshot {after}")
-            return self._lake.changes(table, after, until)
+            return self._lake.change_span(table, after, until)
 
-        return read
+        return look
 
 
 def _has_state(reader: Reader, name: str, known: Known) -> bool:
     found = reader.rows(rows.SELECT_VALUE, f"{rows.STATE}{name}")
     return bool(found) and found[0][0] == str(known.job_id)
+
+
+def _retained(reader: Reader, name: str) -> dict[str, int]:
+    found = reader.rows(rows.SELECT_VALUE, f"{rows.RETAINED}{name}")
+    return dict(json.loads(found[0][0])) if found else {}
 
 
 def _check_gates(reader: Reader, relations: Collection[str]) -> None:
@@ -400,7 +409,7 @@ def evicted(run: UnitRun, inputs: Mapping[str, Input]) -> str:
     return "; ".join(said)
 
 
-def _pending(lake: Catalog, run: UnitRun, made: Made, after: int) -> Callable[[], Any]:
+def _pending(lake: Catalog, run: UnitRun, made: Made, after: int) -> Callable[[], ChangeSpan]:
     return lambda: pending_changes(lake, after, made, run.snapshot)
 
 

@@ -99,7 +99,9 @@ class UnitWorker:
         current = self._current(run, table.name)
         if current is not None:
             self._check_ours(run, table.name, current.table)
-        inputs = {source: self._inputs.of(run, source, before) for source in table.sources}
+        inputs = {
+            source: self._inputs.of(run, table.name, source, before) for source in table.sources
+        }
         anew = ReasonCode.SOURCE_RECREATED if recreated(inputs) else run.rebuild.get(table.name)
         return RefreshTask(
             definition=table,
@@ -110,8 +112,9 @@ class UnitWorker:
             target=self._target(run, table.name, current),
             token=claimed.token,
             factors=run.factors.get(table.name, {}),
-            state=self._state(run, table.name) if table.name in run.stateful else None,
+            state=self._state(run, table.name),
             state_target=self._state_target(run, table.name),
+            has_state=table.name in run.stateful,
             is_read=lambda: self._is_read(table.name),
         )
 
@@ -133,8 +136,8 @@ class UnitWorker:
         made = _explained(made, task, evicted(run, task.inputs))
         _note(run.transaction, made, created=made.table.id < 0)
         self._list_feed(run, name, made)
-        if made.state is not None:
-            _note(run.transaction, made.state, created=made.state.table.id < 0)
+        for stored in made.states:
+            _note(run.transaction, stored, created=stored.table.id < 0)
         run.made[name] = made
         run.before[name] = task.current
         run.frontiers[name] = Frontier(
@@ -155,13 +158,23 @@ class UnitWorker:
         except Rejected:
             return None
 
-    def _state(self, run: UnitRun, name: str) -> TableVersion | None:
-        return self._current(run, f"{STATE_SCHEMA}.{state_table(name)}")
+    def _state(self, run: UnitRun, name: str) -> Callable[[str], TableVersion | None]:
+        """What is stored beside the contents of a table, if it belongs to them."""
+        if name not in run.stateful:
+            return lambda _: None
+        return lambda part: self._current(run, _held_in(name, part))
 
-    def _state_target(self, run: UnitRun, name: str) -> Callable[[pa.Schema], TableInfo]:
+    def _state_target(self, run: UnitRun, name: str) -> Callable[[str, pa.Schema], TableInfo]:
         """The table of what is stored beside the contents of another, made where it is missing."""
-        held = f"{STATE_SCHEMA}.{state_table(name)}"
-        return lambda columns: self._fitting(run, held, self._state(run, name), columns)
+        given: dict[str, TableInfo] = {}
+
+        def target(part: str, columns: pa.Schema) -> TableInfo:
+            if part not in given:
+                held = _held_in(name, part)
+                given[part] = self._fitting(run, held, self._current(run, held), columns)
+            return given[part]
+
+        return target
 
     def _check_ours(self, run: UnitRun, name: str, table: TableInfo) -> None:
         """Reject a table that another tool created: a refresh would replace its rows."""
@@ -208,6 +221,10 @@ class UnitWorker:
             found = [s for s in self._lake.schemas(run.snapshot) if s.name.lower() == name]
             run.schemas[name] = found[0] if found else run.transaction.create_schema(name)
         return run.schemas[name]
+
+
+def _held_in(name: str, part: str) -> str:
+    return f"{STATE_SCHEMA}.{state_table(name, part)}"
 
 
 def _was_refreshed(reader: Reader, run: UnitRun, name: str, table: TableInfo) -> bool:

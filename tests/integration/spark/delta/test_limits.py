@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -41,6 +42,15 @@ def feed_of(shop: Shop, name: str) -> tuple[str, int]:
     question = "SELECT path, row_count FROM penstock_lake_feeds WHERE table_id = ?"
     ((path, rows),) = shop.lake.query(question, (shop.lake.table(name).id,))
     return path, rows
+
+
+def unnamed(shop: Shop) -> list[Path]:
+    """Files that the catalog does not know."""
+    tables = ("ducklake_data_file", "ducklake_delete_file", "penstock_lake_feeds",
+              "ducklake_files_scheduled_for_deletion")  # fmt: skip
+    known = {Path(path).name for table in tables
+             for (path,) in shop.lake.query(f"SELECT path FROM {table}")}  # fmt: skip
+    return [path for path in Path(shop.lake.data_path).rglob("*.parquet") if path.name not in known]
 
 
 @pytest.mark.slow
@@ -96,6 +106,53 @@ def test_rows_that_left_a_file_are_read_from_its_copy_or_from_it(
     shop.settle(executed=Mode.FULL)
     shop.run("DELETE FROM orders WHERE id % 9 = 2", "UPDATE orders SET amount = 77 WHERE id = 12")
     shop.settle()
+
+
+@pytest.mark.parametrize("state_rows_max", [0, 1_000])
+def test_a_small_state_is_handed_over_whole_and_a_large_one_looked_up(
+    shops: Any, state_rows_max: int
+) -> None:
+    shop = shops(limits={"state_rows_max": state_rows_max})
+    shop.run(*TABLES)
+    query = """SELECT c.name, count(*) AS n, sum(o.amount) AS total, max(o.amount) AS most
+        FROM orders o JOIN customer c ON c.id = o.customer GROUP BY c.name"""
+    shop.create("sold", query)
+    shop.settle(executed=Mode.FULL)
+    for batch in (BATCHES[0], BATCHES[1], BATCHES[3]):
+        shop.run(*batch)
+        shop.settle()
+
+
+@pytest.mark.slow
+def test_old_rows_that_changes_meet_are_looked_up_and_handed_over_as_files(shops: Any) -> None:
+    limits = {"near_from_rows": 0, "near_part": 1, "file_from_rows": 1, "state_rows_max": 0}
+    shop = shops(limits=limits)
+    shop.run(*TABLES)
+    least = "SELECT customer, min(amount) AS low, max(amount) AS high FROM orders GROUP BY customer"
+    for name, query in {**VIEWS, "least": least}.items():
+        shop.create(name, query)
+    shop.settle(executed=Mode.FULL)
+    for batch in BATCHES:
+        shop.run(*batch)
+        shop.settle()
+    shop.run("UPDATE customer SET name = 'other' WHERE id = 3")
+    made = shop.settle()["named"]
+    assert 0 < made.rows_read < shop.duck.value("SELECT count(*) FROM orders")
+    assert unnamed(shop) == [], "what was handed over is gone"
+
+
+def test_auto_decides_before_it_reads_what_changed(shops: Any) -> None:
+    shop = shops()
+    shop.run(*TABLES)
+    shop.create("picked", VIEWS["picked"], mode="auto")
+    shop.settle(executed=Mode.FULL)
+    before = [Path(file.path) for file in shop.lake.table_at("orders").files]
+    shop.run("DELETE FROM orders", "INSERT INTO orders SELECT i, 1, i, NULL FROM range(9000) r(i)")
+    for path in before:
+        path.unlink()  # with the rows that left
+    made = shop.settle(executed=Mode.FULL)["picked"]
+    assert made.reason is ReasonCode.FULL_IS_CHEAPER
+    assert made.choice["workload"]["delta_rows"] == 300 + 9_000
 
 
 @pytest.mark.parametrize("write", [{"collect_rows_max": 0}, {"compare_rows_max": 0}, {}])

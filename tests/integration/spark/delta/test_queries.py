@@ -14,7 +14,7 @@ from tests.unit.tables.delta.tpch import change, generated, queries
 
 SPARKS_OWN = [
     "SELECT k, n, grouping(n) g, sum(n) s FROM t GROUP BY ROLLUP(k, n)",
-    "SELECT k, n, count(*) s FROM t GROUP BY CUBE(k, n)",
+    "SELECT k, n, count(*) s, grouping_id() g, grouping_id(k, n) h FROM t GROUP BY CUBE(k, n)",
     "SELECT k, n, count(*) s FROM t GROUP BY GROUPING SETS ((k), (n), ())",
     "SELECT k, i, x FROM t LATERAL VIEW OUTER posexplode(sequence(1, n)) e AS i, x",
     "SELECT explode(array(k, n)) FROM t",

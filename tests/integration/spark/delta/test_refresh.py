@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.tables.core.history import ReasonCode
-from penstock.tables.core.model import Mode
+from penstock.tables.core.model import Mode, Status
 from tests.integration.spark.delta.shop import Shop
 
 TABLES = (
@@ -152,6 +152,66 @@ def test_columns_that_are_added_change_nothing_but_a_star(shop: Shop) -> None:
     assert made["everything"].reason is ReasonCode.QUERY_CHANGED
     shop.run("UPDATE orders SET note = 'x' WHERE id < 30")
     shop.settle()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("ALTER COLUMN amount TYPE BIGINT", "column 'amount' of orders was int32 and is int64 now"),
+        ("DROP COLUMN amount", "column 'amount' of orders was dropped"),
+    ],
+)
+def test_a_column_that_is_dropped_or_widened_is_an_error_that_names_it(
+    shop: Shop, change: str, said: str
+) -> None:
+    shop.run(*TABLES)
+    shop.create("totals", "SELECT word,\n  sum(amount) AS total FROM orders GROUP BY word")
+    shop.create("words", "SELECT id, word FROM orders")
+    shop.create("whole", "SELECT *\nFROM orders")
+    shop.settle(executed=Mode.FULL)
+    before = shop.contents("totals")
+    shop.run(f"ALTER TABLE orders {change}", "DELETE FROM orders WHERE id < 9")
+    for name, place in (("totals", "(line 2, column 7)"), ("whole", "(line 1, column 8)")):
+        answer = shop.warehouse.refresh(name)
+        assert not answer.ok
+        assert f"{said} {place}" in answer.detail, answer.detail
+        assert shop.warehouse.table(name).status is Status.ERROR
+    assert shop.contents("totals") == before
+    shop.settle("words")
+    if "TYPE" in change:
+        shop.warehouse.resume("totals")
+        assert shop.warehouse.refresh("totals", force=True).ok
+        shop.run("DELETE FROM orders WHERE id < 12")
+        shop.settle("totals", "words")
+
+
+def test_columns_that_swap_their_names_are_an_error_that_names_them(shop: Shop) -> None:
+    """Changes would be of the column that has the name now, and the other rows of the old one."""
+    shop.run(
+        "CREATE TABLE pairs (id INTEGER, a INTEGER, b INTEGER)",
+        "INSERT INTO pairs VALUES (1, 10, 100), (2, 20, 200), (3, 30, 300), (4, 40, 400)",
+    )
+    shop.create("sums", "SELECT sum(a) AS s FROM pairs")
+    shop.create("others", "SELECT id, b FROM pairs WHERE id > 0")
+    shop.create("ids", "SELECT id FROM pairs")
+    shop.settle(executed=Mode.FULL)
+    shop.run(
+        "ALTER TABLE pairs RENAME COLUMN a TO old_a",
+        "ALTER TABLE pairs RENAME COLUMN b TO a",
+        "DELETE FROM pairs WHERE id = 2",
+    )
+    answer = shop.warehouse.refresh("sums")
+    assert not answer.ok
+    said = "column 'a' of pairs was renamed or replaced, and another column has its name now"
+    assert f"{said} (line 1, column 12)" in answer.detail, answer.detail
+    answer = shop.warehouse.refresh("others")
+    assert not answer.ok
+    assert "column 'b' of pairs was renamed to 'a' (line 1, column 12)" in answer.detail
+    shop.settle("ids")
+    shop.warehouse.resume("sums")
+    assert shop.warehouse.refresh("sums", force=True).ok
+    shop.run("DELETE FROM pairs WHERE id = 3")
+    shop.settle("sums", "ids")
 
 
 @pytest.mark.slow

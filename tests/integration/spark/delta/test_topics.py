@@ -98,3 +98,58 @@ def test_records_are_read_by_range_and_keyed_ones_by_their_keys(shop: Shop, topi
         }, [(r.table, r.executed, r.reason_text) for r in made.values()]
     last = {name: record.choice["workload"]["delta_rows"] for name, record in made.items()}
     assert last == {"used": 1, "high": 1, "lit": 5 + 2}, "the records of the range, and two rows"
+
+
+@pytest.mark.slow
+def test_a_topic_that_lost_its_first_records_is_read_in_full_once(
+    shop: Shop, topics: Client
+) -> None:
+    """What left the topic leaves the table; as long as no more leaves, changes are enough."""
+    url = topics.settings.url
+    shop.warehouse.declare_topic("events", "id BIGINT, n BIGINT", url=url)
+    shop.warehouse.declare_topic("states", "id BIGINT, n BIGINT", key="id", url=url)
+    shop.run("CREATE TABLE names AS SELECT i AS id, 'n' || i AS name FROM range(3) t(i)")
+    shop.create("totals", "SELECT id, sum(n) AS n, max(n) AS most FROM topics.events GROUP BY id")
+    shop.create(
+        "named", "SELECT s.id, s.n, a.name FROM topics.states s JOIN names a ON a.id = s.id"
+    )
+    written: list[tuple[int, int]] = []
+
+    def write(*numbers: int) -> None:
+        pairs = [(n % 3, n) for n in numbers]
+        for topic in ("events", "states"):
+            topics.write(topic, [Record({"id": a, "n": b}) for a, b in pairs], create=True)
+        written.extend(pairs)
+
+    def refreshed(first: int) -> set[tuple[Mode, ReasonCode]]:
+        made = shop.refresh()
+        left: dict[int, list[int]] = {}
+        for number, n in written[first:]:
+            left.setdefault(number, []).append(n)
+        assert rows(shop, "totals") == Counter((k, sum(v), max(v)) for k, v in left.items())
+        names = Counter((k, v[-1], f"n{k}") for k, v in left.items())
+        assert rows(shop, "named") == names
+        return {(record.executed, record.reason) for record in made.values()}
+
+    def cap(records: int) -> None:
+        for topic in ("events", "states"):
+            topics.put_topic(topic, cap_records=records)
+
+    by_changes = {(Mode.DIFFERENTIAL, ReasonCode.AS_CONFIGURED)}
+    in_full = {(Mode.FULL, ReasonCode.HISTORY_EXPIRED)}
+    write(*range(12))
+    assert refreshed(0) == {(Mode.FULL, ReasonCode.FIRST_LOAD)}
+    cap(5)
+    cap(0)
+    write(12)
+    assert refreshed(7) == in_full
+    write(13, 14)
+    assert refreshed(7) == by_changes
+    shop.run("UPDATE names SET name = name")
+    assert refreshed(7) == by_changes, "the topic did not move, and holds what it held"
+    cap(2)
+    cap(0)
+    write(15)
+    assert refreshed(13) == in_full, "more records left"
+    write(17, 16)
+    assert refreshed(13) == by_changes

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 import os
-from datetime import date
 from decimal import Decimal
 from random import Random
 from types import SimpleNamespace
 from typing import Any, Self
 
+import pyarrow as pa
 import pytest
 
 from penstock.lake.catalog import Catalog
@@ -29,6 +29,33 @@ SCALE = float(os.environ.get("PENSTOCK_TPCH_SCALE") or 0.01)
 BATCHES = int(os.environ.get("PENSTOCK_TPCH_BATCHES") or 1)
 CHOSEN = os.environ.get("PENSTOCK_TPCH") or "1,4,6,12,13,22"
 
+TYPES = {
+    1: "varchar varchar decimal(25,2) decimal(25,2) decimal(38,4) decimal(38,6) "
+    "decimal(19,6) decimal(19,6) decimal(19,6) int64",
+    2: "decimal(15,2) varchar varchar int64 varchar varchar varchar varchar",
+    3: "int64 decimal(38,4) date int32",
+    4: "varchar int64",
+    5: "varchar decimal(38,4)",
+    6: "decimal(38,4)",
+    7: "varchar varchar int32 decimal(38,4)",
+    8: "int32 decimal(38,6)",
+    9: "varchar int32 decimal(38,4)",
+    10: "int64 varchar decimal(38,4) decimal(15,2) varchar varchar varchar varchar",
+    11: "int64 decimal(38,2)",
+    12: "varchar int64 int64",
+    13: "int64 int64",
+    14: "decimal(38,6)",
+    15: "int64 varchar varchar varchar decimal(38,4)",
+    16: "varchar varchar int32 int64",
+    17: "decimal(30,6)",
+    18: "varchar int64 int64 date decimal(15,2) decimal(25,2)",
+    19: "decimal(38,4)",
+    20: "varchar varchar",
+    21: "varchar int64",
+    22: "varchar int64 decimal(25,2)",
+}
+"""The types that Spark gives the results."""
+
 Row = tuple[Any, ...]
 
 
@@ -39,6 +66,8 @@ def test_queries_of_tpch_follow_their_changes(shop: Shop) -> None:
         if CHOSEN == "all" or str(number) in CHOSEN.split(","):
             shop.create(f"q{number}", text.rstrip().rstrip(";"))
     shop.refresh()
+    for name in shop.names:
+        check_types(shop, name)
     random, moved = Random(19), set()
     lake = SimpleNamespace(db=LakeDuck(shop.duck))
     for batch in range(BATCHES):
@@ -90,31 +119,41 @@ class LakeDuck:
         return self._rows[0] if self._rows else None
 
 
+def check_types(shop: Shop, name: str) -> None:
+    """A table has the types that Spark gives its query."""
+    found = " ".join(column.type for column in shop.lake.table(name).columns)
+    assert found == TYPES[int(name[1:])], name
+
+
 def compare(shop: Shop, name: str, batch: int) -> None:
-    """DuckDB has the same rows; its averages and quotients are floats where Spark's are decimal."""
-    held = sorted(map(plain, listed(shop.duck.run(f"SELECT * FROM {name}"))), key=order)
-    wanted = sorted(map(plain, listed(shop.duck.run(shop.asked[name]))), key=order)
-    assert len(held) == len(wanted), (name, batch)
-    for one, other in zip(held, wanted, strict=True):
-        assert all(map(is_same, one, other)), (name, batch, one, other)
+    """DuckDB has exactly the same rows, except for averages and quotients.
+
+    These are floats in DuckDB and decimals of six digits behind the point in Spark.
+    """
+    held, wanted = shop.duck.run(f"SELECT * FROM {name}"), shop.duck.run(shop.asked[name])
+    floats = [pa.types.is_floating(kind) for kind in wanted.schema.types]
+    pairs = zip(parts(held, floats), parts(wanted, floats), strict=True)
+    for (one, quotients), (other, others) in pairs:
+        assert one == other, (name, batch)
+        for ours, theirs in zip(quotients, others, strict=True):
+            is_same = (ours is None) == (theirs is None) and (
+                ours is None or math.isclose(ours, theirs, rel_tol=1e-9, abs_tol=1e-6)
+            )
+            assert is_same, (name, batch, one, ours, theirs)
 
 
-def listed(rows: Any) -> list[Row]:
-    columns = (column.to_pylist() for column in rows.columns)
-    return list(zip(*columns, strict=True))
+def parts(rows: pa.Table, floats: list[bool]) -> list[tuple[Row, Row]]:
+    """Rows in order, each as what must be equal and what must be close."""
+    found = []
+    for row in zip(*(column.to_pylist() for column in rows.columns), strict=True):
+        cells = list(zip(row, floats, strict=True))
+        exact = tuple(cell for cell, is_float in cells if not is_float)
+        close = tuple(None if cell is None else float(cell) for cell, is_float in cells if is_float)
+        found.append((exact, close))
+    return sorted(found, key=order)
 
 
-def plain(row: Row) -> Row:
-    return tuple(float(v) if isinstance(v, Decimal | int) else str(v) if isinstance(v, date) else v
-                 for v in row)  # fmt: skip
-
-
-def order(row: Row) -> tuple[Any, ...]:
-    texts = tuple(repr(value) for value in row if not isinstance(value, float))
-    return texts, tuple(f"{value:.3g}" for value in row if isinstance(value, float))
-
-
-def is_same(one: Any, other: Any) -> bool:
-    if isinstance(one, float) and isinstance(other, float):
-        return math.isclose(one, other, rel_tol=1e-4, abs_tol=1e-4)
-    return bool(one == other)
+def order(row: tuple[Row, Row]) -> tuple[Any, ...]:
+    exact, close = row
+    texts = (f"{cell:f}" if isinstance(cell, Decimal) else str(cell) for cell in exact)
+    return tuple(texts), tuple((cell is None, cell or 0.0) for cell in close)

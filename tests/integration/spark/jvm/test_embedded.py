@@ -119,7 +119,7 @@ def test_a_jvm_that_cannot_start_says_why() -> None:
 
 
 def test_without_java_the_text_says_what_to_install(tmp_path: Path) -> None:
-    with pytest.raises(SparkMissing, match="expected Java 17 or newer"):
+    with pytest.raises(SparkMissing, match="Spark needs Java 17 or newer"):
         start_spark(SparkOptions(java_home=tmp_path, cache_dir=CACHE))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,32 @@ def test_a_reader_sees_its_snapshot_while_others_commit(
     ):  # fmt: skip
         duck.run(statement)
         assert frame.agg({"a": "sum"}).collect()[0][0] == sum(range(100))
+
+
+@pytest.mark.parametrize("each", [20, 200])  # 60 places are part of the query, 600 a table
+@pytest.mark.parametrize("is_most", [False, True])
+def test_rows_are_left_out_of_files_of_one_size_and_of_others(
+    spark: Any, lake: Catalog, each: int, is_most: bool
+) -> None:
+    one, other = (pa.table({"a": range(0, 20 * each, step)}) for step in (1, 2))
+    change = lake.begin()
+    table = change.create_table(lake.schema("main"), "t", one.schema)
+    change.add_files(table, [lake.write(table, rows) for rows in (one, one, other)])
+    lake.commit(change)
+    whole = lake.table_at("t")
+    sizes = [file.size_bytes for file in whole.files]
+    assert sizes[0] == sizes[1] != sizes[2]
+    gone = np.arange(0, 19 * each) if is_most else np.arange(0, each)
+    change = lake.begin()
+    change.delete_rows(
+        whole.table, [FileRows(f, gone[gone < f.record_count - 1]) for f in whole.files]
+    )
+    lake.commit(change)
+    version = lake.table_at("t")
+    assert bag(rows_of(read_table(spark, lake.storage, version))) == bag(lake.scan("t"))
+    huge = [replace(file, size_bytes=(1 << 31) + at) for at, file in enumerate(version.files)]
+    by_name = read_table(spark, lake.storage, replace(version, files=tuple(huge)))
+    assert bag(rows_of(by_name)) == bag(lake.scan("t")), "sizes beyond what a number holds"
 
 
 def test_no_character_of_a_path_is_a_pattern(spark: Any, tmp_path: Path) -> None:

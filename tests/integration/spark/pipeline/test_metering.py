@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -19,7 +20,9 @@ from penstock.metering.pipeline import metering
 from penstock.metering.tariff_space import TariffSpace
 from penstock.spark.link import SparkLink
 from penstock.spark.pipeline import Pipeline
+from penstock.spark.pipeline.chain import NotChainable, StepFailed
 from penstock.spark.pipeline.cursors import TakenOver, cursor_of
+from penstock.spark.pipeline.definition import Pinned
 from penstock.spark.pipeline.replay import Replayed, replay
 from penstock.spark.pipeline.runner import PipelineRunner, RunnerOptions
 from tests.integration.lake.duck import Duck
@@ -221,3 +224,83 @@ def test_steps_that_lose_the_seq_and_targets_without_a_column_are_refused_by_nam
     client.put_topic("other")
     with pytest.raises(Rejected, match="not 'other': give this one another name"):
         PipelineRunner(other, lake, url, link=link).run(1)
+
+
+@pytest.mark.parametrize("stage", ["parse", "evaluate", "evaluate with documents"])
+def test_a_step_that_runs_a_query_of_its_own_ends_the_run_before_any_message_comes(
+    link: SparkLink, client: Client, url: str, topic: str, lake: Catalog, stage: str
+) -> None:
+    def counts(rows: Any) -> Any:
+        return rows.limit(rows.count())
+
+    class WithDocuments:
+        def pin(self) -> Pinned:
+            return Pinned(counts)
+
+        def close(self) -> None:
+            """Nothing was opened."""
+
+    def same(rows: Any) -> Any:
+        return rows
+
+    client.put_topic(topic)
+    steps = {"parse": (counts, same), "evaluate": (same, counts)}
+    parse, evaluate = steps.get(stage, (same, WithDocuments()))
+    name = stage.partition(" ")[0]
+    running = Running(PipelineRunner(Pipeline(topic, parse, evaluate, "t"), lake, url, link=link))
+    until(lambda: running.is_over, "the run to be refused")
+    assert isinstance(running.error, NotChainable)
+    assert f"{name} runs a query of its own" in str(running.error)
+
+
+class Documents:
+    """An evaluate whose documents cannot be had the first few times."""
+
+    def __init__(self, *errors: Exception) -> None:
+        self._errors = list(errors)
+
+    def pin(self) -> Pinned:
+        if self._errors:
+            raise self._errors.pop(0)
+        return Pinned(lambda rows: rows)
+
+    def close(self) -> None:
+        """Nothing was opened."""
+
+
+@pytest.mark.parametrize(
+    ("parse", "evaluate", "said"),
+    [
+        (lambda raw: raw.selectExpr("_seq", "price"), lambda rows: rows, "parse: AnalysisExc"),
+        (lambda raw: raw, lambda rows: rows.selectExpr("_seq", "price"), "evaluate: AnalysisExc"),
+        (lambda raw: raw, lambda rows: rows.limits(1), "evaluate: TypeError"),
+        (lambda raw: raw, Documents(KeyError("most")), "evaluate: KeyError: 'most'"),
+    ],
+)
+def test_an_error_of_a_step_itself_ends_the_run_at_the_start_and_says_the_stage(
+    link: SparkLink, client: Client, url: str, topic: str, lake: Catalog,
+    parse: Any, evaluate: Any, said: str,
+) -> None:  # fmt: skip
+    client.put_topic(topic)
+    running = Running(PipelineRunner(Pipeline(topic, parse, evaluate, "t"), lake, url, link=link))
+    until(lambda: running.is_over, "the run to end")
+    assert isinstance(running.error, StepFailed)
+    assert re.match(said, str(running.error)), running.error
+
+
+def test_documents_that_cannot_be_had_for_a_while_are_waited_for(
+    link: SparkLink, client: Client, url: str, topic: str, lake: Catalog
+) -> None:
+    head = client.write(topic, [{"n": 1}], create=True).last_seq
+    away = [ConnectionRefusedError("nobody listens")] * 3
+    runner = PipelineRunner(Pipeline(topic, same, Documents(*away), "t"), lake, url, link=link)
+    told: list[str | None] = []
+    running = Running(runner, head)
+    until(lambda: told.append(runner.trouble) or running.is_over, "the record to be stored")
+    assert running.error is None
+    assert any("evaluate: Unavailable: ConnectionRefusedError" in (each or "") for each in told)
+    assert lake.scan("t").num_rows == 1
+
+
+def same(rows: Any) -> Any:
+    return rows

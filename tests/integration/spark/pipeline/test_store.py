@@ -215,7 +215,7 @@ def test_what_does_not_fit_a_table_that_is_there_is_refused_before_any_job(
     change.create_table(lake.schema("main"), "t", pa.schema([("device", pa.int64())]))
     lake.commit(change)
     pipeline = Pipeline("raw", same, same, {"t": ["device"]})
-    with pytest.raises(Rejected, match="expected int64 in column 'device', found string"):
+    with pytest.raises(Rejected, match="column 'device' takes int64, not string"):
         stored(spark, lake, pipeline, messages(1))
 
 
@@ -236,19 +236,49 @@ def test_steps_that_do_more_than_describe_rows_are_refused_with_the_reason(
     def keeps(rows: Any) -> Any:
         return rows.localCheckpoint()
 
-    for action in (counts, writes, keeps):
+    def fetches(rows: Any) -> Any:
+        return rows.sparkSession.createDataFrame(rows.toPandas())
+
+    def caches(rows: Any) -> Any:
+        return rows.cache()
+
+    def inserts(rows: Any) -> Any:
+        rows.createOrReplaceTempView("arrived")
+        rows.sparkSession.sql("CREATE OR REPLACE TABLE copied AS SELECT * FROM arrived")
+        return rows
+
+    for action in (counts, writes, keeps, fetches, caches, inserts):
         with pytest.raises(NotChainable, match="parse runs a query of its own"):
             chained(spark, action, same)
         with pytest.raises(NotChainable, match="evaluate runs a query of its own"):
             chained(spark, same, action)
     with pytest.raises(NotChainable, match=r"evaluate must return a DataFrame .* not NoneType"):
         chained(spark, same, lambda rows: None)
+
+    def asks(rows: Any) -> Any:
+        rows.createOrReplaceTempView("arrived")
+        return rows.sparkSession.sql("SELECT * FROM arrived")
+
+    chained(spark, lambda raw: raw.where("length(payload) > 0"), lambda rows: rows.distinct())
+    chained(spark, asks, asks)
+    assert spark.range(3).count() == 3, "the session is as it was"
+
+
+def test_steps_that_leave_their_session_or_their_batch_are_refused_with_the_reason(
+    spark: Any, spark_url: str
+) -> None:
+    def streams(rows: Any) -> Any:
+        return rows.sparkSession.readStream.format("rate").load().selectExpr("value AS _seq")
+
+    for parse, evaluate, stage in ((streams, same, "parse"), (same, streams, "evaluate")):
+        with pytest.raises(NotChainable, match=f"{stage} returned a streaming DataFrame"):
+            chained(spark, parse, evaluate)
     with connect(spark_url) as other:
         away = other.range(3).selectExpr("id AS _seq")
         with pytest.raises(NotChainable, match="parse returned a DataFrame of another session"):
             chained(spark, lambda rows: away, same)
-    chained(spark, lambda raw: raw.where("length(payload) > 0"), lambda rows: rows.distinct())
-    assert spark.range(3).count() == 3, "the session is as it was"
+        with pytest.raises(NotChainable, match="evaluate uses a DataFrame of another session"):
+            chained(spark, same, lambda rows: rows.join(away, "_seq"))
 
 
 @pytest.mark.parametrize("stage", ["parse", "evaluate"])

@@ -9,10 +9,13 @@ import sys
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 
+from penstock.flow.backoff import Backoff
 from penstock.lake.catalog import Catalog, open_catalog
 from penstock.lake.compact import CompactionPolicy
 from penstock.lake.expire import SNAPSHOTS_KEPT_MS
+from penstock.spark.pipeline import upkeep as module
 from penstock.spark.pipeline.upkeep import Upkeep, forget, tidy
 from penstock.tables.store import TableStore
 from penstock.testing import ManualClock
@@ -118,9 +121,43 @@ def test_its_process_merges_while_files_come_and_ends_with_its_block(
 
         wait_until(is_merged, "fewer files than batches", patience_s=120)
         pid = upkeep.pid
-    assert pid is not None
+        assert pid is not None
+        assert os.getpriority(os.PRIO_PROCESS, pid) == os.getpriority(os.PRIO_PROCESS, 0) + 10
+        group = Path(f"/proc/{pid}/autogroup")  # where the kernel groups sessions
+        assert not group.exists() or group.read_text().endswith(" nice 10\n")
     assert not Path(f"/proc/{pid}").exists()
     assert duck.rows("SELECT count(*) AS c FROM t") == [{"c": 10 * count}]
+
+
+def test_its_process_is_begun_again_when_it_is_killed_and_that_is_told_once(
+    lake: Catalog, address: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "_PAUSES", Backoff(200, 200, 0.0, float("inf")))
+    make(lake)
+    for number in range(20):
+        add(lake, number)
+    with Upkeep(address, lake.data_path, ["t"]) as upkeep:
+        for _ in range(3):
+            pid = upkeep.pid
+            assert pid is not None
+            os.kill(pid, signal.SIGKILL)
+            wait_until(lambda pid=pid: upkeep.pid != pid, "another process")
+        assert upkeep.trouble == "small files are not merged: that process ended with -9"
+        wait_until(lambda: files(lake) < 16, "merged files")
+        last = upkeep.pid
+    assert not Path(f"/proc/{last}").exists()
+    told = [record.getMessage() for record in caplog.records if "not merged" in record.getMessage()]
+    assert len(told) == 1
+
+
+def test_its_process_is_well_again_after_a_while(
+    lake: Catalog, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "STEADY_S", 0.2)
+    make(lake)
+    with Upkeep(address, lake.data_path, ["t"]) as upkeep:
+        upkeep.trouble = "it ended"
+        wait_until(lambda: upkeep.trouble is None, "no trouble")
 
 
 def test_its_process_ends_when_the_one_that_started_it_is_killed(

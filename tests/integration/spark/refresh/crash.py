@@ -26,6 +26,11 @@ SUMS = """SELECT id % 3 AS third, CAST(sum(id) AS BIGINT) AS total, count(*) AS 
     GROUP BY id % 3"""
 """Its sums and counts are stored, and must survive what its rows survive."""
 
+STAGED = (
+    f"SELECT total % 2 AS odd, CAST(sum(n) AS BIGINT) AS n FROM ({SUMS}) AS x GROUP BY total % 2"
+)
+"""Sums of these, which are a table of their own inside the query."""
+
 STEPS = ("start", "made", "commit", "statement", "statement", "committed")
 DELTA_STEPS = ("ran", "located", "fed")
 """Steps of a differential refresh: the query ran, rows were located, the feed was written."""
@@ -47,7 +52,8 @@ class Run:
         self._reads = dict(READS)
         if mode == "differential":
             place.warehouse.create("sums", SUMS, schedule="30ms", mode=mode)
-            self._reads["sums"] = "raw_b"
+            place.warehouse.create("staged", STAGED, schedule="30ms", mode=mode)
+            self._reads |= {"sums": "raw_b", "staged": "raw_b"}
         if not place.own:
             # Larger than it is taken for: Spark's tasks write its files.
             create = place.warehouse.create

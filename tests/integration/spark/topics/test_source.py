@@ -145,11 +145,11 @@ def test_what_is_not_there_is_told_by_name(spark: Any, url: str, topic: str) -> 
     ("options", "said"),
     [
         ({"tpoic": "a"}, "no option 'tpoic' \\(did you mean 'topic'\\?\\)"),
-        ({"from_seq": "soon"}, "expected from_seq to be a seq, 'earliest' or 'latest'"),
-        ({"max_rows": "0"}, "expected max_rows to be a whole number from 1 on, found '0'"),
+        ({"from_seq": "soon"}, "from_seq must be a seq, 'earliest' or 'latest'"),
+        ({"max_rows": "0"}, "max_rows must be a whole number of at least 1, not '0'"),
         ({"max_rows": "5", "min_rows": "3"}, "a batch takes one limit"),
-        ({"lost": "ignore"}, "expected lost to be 'fail' or 'pass', found 'ignore'"),
-        ({"url": "localhost"}, "expected a URL such as"),
+        ({"lost": "ignore"}, "lost must be 'fail' or 'pass', not 'ignore'"),
+        ({"url": "localhost"}, "is not a URL such as"),
     ],
 )
 def test_options_that_are_none_are_refused(options: dict[str, str], said: str) -> None:

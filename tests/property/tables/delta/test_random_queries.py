@@ -62,7 +62,7 @@ def failure(duck: Duck, query: str, old: Rows, new: Rows) -> str | None:
     for name in TABLES:
         duck.replace(name, new[name])
     try:
-        duck.check(query)
+        duck.check_stages(query, duck.check(query))
     except Exception as error:  # an error of DuckDB is a failure too
         return f"{type(error).__name__}: {error}"
     return None

@@ -27,9 +27,9 @@ def test_java_home_comes_first(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "said"), [("11.0.1", "found 11.0.1"), (None, "nothing that runs")]
+    ("version", "said"), [("11.0.1", "there is 11.0.1"), (None, "nothing that runs")]
 )
 def test_a_java_that_will_not_do_is_named(tmp_path: Path, version: str | None, said: str) -> None:
     home = install(tmp_path / "old", version)
-    with pytest.raises(SparkMissing, match=f"expected Java 17 or newer.*{said}.*JAVA_HOME"):
+    with pytest.raises(SparkMissing, match=f"Spark needs Java 17 or newer.*{said}.*JAVA_HOME"):
         find_java(home)

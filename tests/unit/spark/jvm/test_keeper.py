@@ -16,9 +16,9 @@ def test_each_call_that_waits_tries_again_and_raises_why_it_failed(tmp_path: Pat
     said: list[str] = []
     keeper = JvmKeeper(SparkOptions(java_home=tmp_path), tell=said.append)
     for _ in range(2):
-        with pytest.raises(SparkMissing, match="expected Java 17 or newer"):
+        with pytest.raises(SparkMissing, match="Spark needs Java 17 or newer"):
             keeper.get()
-    assert (keeper.trouble or "").startswith("expected Java 17 or newer")
+    assert (keeper.trouble or "").startswith("Spark needs Java 17 or newer")
     assert len(said) == 2
     assert all(line.startswith("Spark did not start: ") for line in said)
     keeper.stop()

@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from penstock.kernel.errors import Unavailable
 from penstock.lake.catalog import Catalog, open_catalog
+from penstock.spark.pipeline.chain import StageFailed, StepFailed, in_stage
 from penstock.spark.pipeline.cursors import Cursor, take_over
-from penstock.spark.pipeline.definition import Pipeline
-from penstock.spark.pipeline.runner import PipelineRunner, RunnerOptions
+from penstock.spark.pipeline.definition import Pinned, Pipeline
+from penstock.spark.pipeline.runner import PipelineRunner, RunnerOptions, is_final
 
 PIPELINE = Pipeline("raw", lambda raw: raw, lambda rows: rows, "t")
 SOON = RunnerOptions(failures_max=4, retry_base_ms=1, retry_cap_ms=1)
@@ -50,3 +52,31 @@ def test_a_run_that_is_stopped_does_not_ask_the_server_where_it_is(tmp_path: Pat
         take_over(lake, "raw", "raw", 1, "before")
         runner.stop()
         assert runner.run().holder == "before"
+
+
+@pytest.mark.parametrize(
+    ("error", "ends"),
+    [(TypeError("no such column"), True), (KeyError("most"), True), (RuntimeError("once"), False)],
+)
+def test_an_error_of_a_step_has_its_stage_and_ends_a_run_if_it_is_in_the_code(
+    error: Exception, ends: bool
+) -> None:
+    with pytest.raises(StepFailed, match=r"^evaluate: ") as raised, in_stage("evaluate"):
+        raise error
+    assert is_final(raised.value) is ends
+    told = StageFailed("parse", "a row that cannot be divided")
+    told.__cause__ = error
+    assert not is_final(told), "other rows may be fine"
+
+
+def test_documents_that_cannot_be_reached_are_away_and_no_error_of_the_step() -> None:
+    class Away:
+        def pin(self) -> Pinned:
+            raise ConnectionRefusedError("nobody listens")
+
+        def close(self) -> None:
+            """Nothing was opened."""
+
+    pipeline = Pipeline("raw", lambda raw: raw, Away(), "t")
+    with pytest.raises(Unavailable, match="ConnectionRefusedError: nobody"), in_stage("evaluate"):
+        pipeline.pinned()

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from penstock.ingest.windows import Windows
 from penstock.spark.pipeline.stages import WARM_BATCHES, BatchStage, JobStages
 
@@ -94,8 +96,9 @@ def test_what_is_on_its_way_from_the_topic_has_its_slots_already() -> None:
     stages.reading(500)
     assert occupied(stages) == [500, 500, 500]
     stages.begun()
-    stages.reading(0)
     stages.gathered(480, 0)
+    assert occupied(stages) == [480, 480, 480]
+    stages.reading(0)
     assert occupied(stages) == [480, 480, 480]
     assert stages.parse.report(1_000).items_in == 480
 
@@ -126,6 +129,23 @@ def test_no_more_comes_than_the_window_takes_with_what_waits_to_be_committed() -
     assert stages.room(0) == int(0.85 * 4_096) - 2 * stages.batch_messages
     stages.store.resize(1_024)
     assert stages.room(0) <= 0
+
+
+@pytest.mark.parametrize("window", [1_024, 1_025, 2_867, 4_097, 4_101, 131_071])
+def test_a_full_chain_is_inside_the_band_in_every_stage_whatever_its_window(window: int) -> None:
+    stages = JobStages()
+    for stage in stages.all:
+        stage.resize(window)
+    most = stages.batch_messages
+    stages.gathered(most, 0)
+    stages.begun()
+    stages.made(most, 0, spent(9, 1, 1))  # waits to be committed
+    stages.gathered(most, 0)
+    stages.begun()
+    while (room := stages.room(0)) > 0:
+        stages.gathered(room, 0)
+    assert all(0.5 <= stage.occupied / window <= 0.85 for stage in stages.all)
+    assert 2 * most / window > 0.69
 
 
 def test_an_empty_chain_takes_a_batch_whatever_its_windows() -> None:

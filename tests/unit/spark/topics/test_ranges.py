@@ -60,7 +60,7 @@ def test_options_survive_the_way_through_texts() -> None:
     assert parse_options(options.as_options()) == options
     assert "secret" not in repr(options)
     assert parse_options({"TOPIC": "t", "From_Seq": "latest"}).from_seq == "latest"
-    with pytest.raises(Rejected, match="expected create to be 'true' or 'false', found 'yes'"):
+    with pytest.raises(Rejected, match="create must be 'true' or 'false', not 'yes'"):
         sink_options({"topic": "t", "create": "yes"})
     with pytest.raises(Rejected, match="the option 'topic' is missing"):
         sink_options({})

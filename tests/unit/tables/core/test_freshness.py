@@ -13,7 +13,7 @@ NOW_MS = 1_000_000
 STATES = {"fresh", "running", "waiting", "late", "error", "paused", "away"}
 
 
-def row(reason: Reason, *, fresh_ms: int | None = 0, due_ms: int | None = 0) -> TableHealth:
+def row(reason: Reason, *, fresh_ms: int | None = 0, due_ms: int | None = 1) -> TableHealth:
     return TableHealth(
         "hours",
         Status.ACTIVE,
@@ -51,6 +51,10 @@ def test_every_reason_has_a_state(reason: Reason) -> None:
 )
 def test_the_state_of_a_table_that_was_due_long_ago(reason: Reason, state: str) -> None:
     assert freshness(row(reason), NOW_MS).state == state
+
+
+def test_a_table_that_was_never_refreshed_is_not_late_since_1970() -> None:
+    assert freshness(row(Reason.READY, fresh_ms=None, due_ms=0), NOW_MS) == ("waiting", None)
 
 
 @pytest.mark.parametrize(("stale_by_ms", "state"), [(LATE_MS, "waiting"), (LATE_MS + 1, "late")])

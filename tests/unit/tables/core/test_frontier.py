@@ -58,5 +58,5 @@ def test_the_later_of_two_positions():
 
 @pytest.mark.parametrize("text", ["", "[]", '{"a": 1}', '{"a": [1, 2, 3]}', '{"a": ["1"]}', "{"])
 def test_a_damaged_frontier_is_corrupt(text):
-    with pytest.raises(BadFrontier, match="expected a stored frontier"):
+    with pytest.raises(BadFrontier, match="not a stored frontier"):
         Frontier.from_json(text)

@@ -82,13 +82,6 @@ RECORD = RefreshRecord(
 )
 
 
-def test_a_fallback_to_full_is_told_from_a_differential_refresh():
-    assert not RECORD.fell_back
-    full = replace(RECORD, executed=Mode.FULL, reason=ReasonCode.NOT_DIFFERENTIABLE)
-    assert full.fell_back
-    assert not replace(full, configured=Mode.FULL).fell_back
-
-
 @pytest.mark.parametrize(
     ("changes", "text"),
     [

@@ -58,7 +58,7 @@ def test_names_have_one_spelling():
 def test_a_definition_is_checked_where_it_is_made():
     with pytest.raises(InvalidTable, match="sorted and distinct"):
         TableDefinition("x", "SELECT 1", ("b", "a"))
-    with pytest.raises(InvalidTable, match="expected the name 'x'"):
+    with pytest.raises(InvalidTable, match="the name must be written 'x'"):
         TableDefinition("X", "SELECT 1", ())
     with pytest.raises(InvalidTable, match="longer than"):
         TableDefinition("x", "y" * (1 << 21), ())

@@ -24,7 +24,7 @@ def test_a_duration_is_written_as_it_is_read(text):
 
 @pytest.mark.parametrize("text", ["", "10", "s", "-1s", "1.5s", "30m1h", "10 s", "0s", "367d", "x"])
 def test_what_is_no_schedule_is_refused(text):
-    with pytest.raises(InvalidSchedule, match="expected"):
+    with pytest.raises(InvalidSchedule, match=r"expected a duration|an interval|a cron expression"):
         parse_schedule(text)
 
 
@@ -63,7 +63,7 @@ def test_cron_fires_strictly_after_a_moment_within_the_same_second():
 @pytest.mark.parametrize(
     ("expression", "match"),
     [
-        ("* * * *", "5 or 6 fields, found 4"),
+        ("* * * *", "5 or 6 fields, not 4"),
         ("60 * * * *", "minute from 0 to 59"),
         ("* 24 * * *", "hour from 0 to 23"),
         ("* * 0 * *", "day of the month"),

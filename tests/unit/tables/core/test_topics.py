@@ -30,15 +30,15 @@ def test_a_column_may_have_any_type_that_json_can_fill(kind):
 @pytest.mark.parametrize(
     ("schema", "text"),
     [
-        ("", "expected from 1 to 1000 columns, found 0"),
+        ("", "a topic has from 1 to 1000 columns, not 0"),
         ("id", "column 'id' has no type"),
         ("id BIGINT, ID INT", "'ID' is declared twice"),
-        ("id BIGINT NOT NULL", "expected columns as name and type"),
-        ("id BIGINT) ; DROP TABLE x; (", "expected columns such as"),
+        ("id BIGINT NOT NULL", "a column is a name and a type"),
+        ("id BIGINT) ; DROP TABLE x; (", "not columns such as"),
         ("x JSON", "cannot have: JSON"),
         ("x MAP<INT, INT>", "cannot have: MAP<INT, INT>"),
-        ("_seq STRING", "the record's own, as BIGINT, found STRING"),
-        ("id BIGINT PRIMARY KEY", "expected columns as name and type"),
+        ("_seq STRING", "the record's own and has the type BIGINT, not STRING"),
+        ("id BIGINT PRIMARY KEY", "a column is a name and a type"),
     ],
 )
 def test_columns_that_cannot_be_are_refused_with_what_was_found(schema, text):

@@ -11,10 +11,14 @@ from typing import Any
 import duckdb
 import sqlglot
 
+from penstock.tables.delta.coerced import key_types_sql, with_safe_keys
 from penstock.tables.delta.compiler import Compiled, compile_query
 from penstock.tables.delta.ranges import Range
+from penstock.tables.delta.stages import Kept, staged
+from penstock.tables.delta.state import Root
 
 Row = tuple[Any, ...]
+_SPARK = {"INTEGER": "int", "BIGINT": "bigint", "HUGEINT": "bigint", "DOUBLE": "double"}
 
 
 class Views:
@@ -35,6 +39,8 @@ class Duck:
         # DuckDB 1.5.5 loses rows of nested EXISTS with it (seed 1081 of the random queries).
         self.db.execute("SET disabled_optimizers = 'deliminator'")
         self.tables = tables
+        self.looks_up = True
+        self._views = 0
         self.columns = {name: list(columns) for name, columns in tables.items()}
         for name, columns in tables.items():
             fields = ", ".join(f'"{column}" {kind}' for column, kind in columns.items())
@@ -92,20 +98,58 @@ class Duck:
         self.db.execute(f"CREATE OR REPLACE TABLE {name} AS {in_duckdb(sql)}")
 
     def compile(self, query: str) -> Compiled:
-        """A query over these relations, compiled."""
-        return compile_query(query, self.columns)
+        """A query over these relations, compiled for the types that they have."""
+        compiled = compile_query(query, self.columns)
+        asked = key_types_sql(compiled, Views())
+        if asked is None:
+            return compiled
+        found = self.db.execute(f"DESCRIBE {in_duckdb(asked)}").fetchall()
+        kinds = (kind for _, kind, *_ in found)
+        return with_safe_keys(compiled, [_SPARK.get(kind, kind.lower()) for kind in kinds])
 
     def check(self, query: str) -> frozenset[str]:
         """Whether old result and delta give the new result; the relations that had changed."""
         compiled = self.compile(query)
         before = self.run(compiled.full(Views()))
         changed = self.changed()
-        ranges = self if len(query) % 2 else None  # some queries with them, some without
+        ranges = self if len(query) % 3 else None  # some queries with them, some without
+        self.looks_up = len(query) % 3 == 1
         text = compiled.delta(changed, Views(), broadcast=False, ranges=ranges)
         after = before if text is None else applied(before, self.weighted(text))
         wanted = self.now(query, compiled)
         assert after == wanted, f"{query}\n{self.difference(after, wanted)}"
         return changed
+
+    def check_stages(self, query: str, changed: frozenset[str]) -> int:
+        """The same with inner aggregates as tables that the rest reads; how many there are."""
+        compiled = self.compile(query)
+        plan = staged(compiled, self._types)
+        relations = set(changed)
+        for kept in plan.stages:
+            self._keep_stage(kept)
+            if self.run(f"SELECT count(*) FROM {Views().delta(kept.relation)}") != Counter([(0,)]):
+                relations.add(kept.relation)
+        text = plan.rest.delta(relations, Views(), broadcast=False)
+        before = self.run(compiled.full(Views()))
+        after = before if text is None else applied(before, self.weighted(text))
+        wanted = self.now(query, compiled)
+        assert after == wanted, f"staged: {query}\n{self.difference(after, wanted)}"
+        return len(plan.stages)
+
+    def _types(self, root: Root) -> tuple[str, ...]:
+        """The types of an aggregate's arguments, as Spark would call them."""
+        found = self.db.execute(f"DESCRIBE {in_duckdb(root.arguments_sql(Views()))}").fetchall()
+        return tuple(_SPARK.get(kind, "string") for name, kind, *_ in found if name[0] == "a")
+
+    def _keep_stage(self, kept: Kept) -> None:
+        """The rows of an inner aggregate, before and after, and what lies between them."""
+        old, new = f"old_{kept.relation}", kept.relation
+        for name, views in ((old, Views()), (new, _Now())):
+            self.keep("state", kept.whole.full(views))
+            self.keep(f'"{name}"', kept.state.result("state"))
+        self.db.execute(f"""CREATE OR REPLACE TABLE "delta_{new}" AS
+            SELECT *, 1::BIGINT AS __w FROM (FROM "{new}" EXCEPT ALL FROM "{old}")
+            UNION ALL SELECT *, -1 FROM (FROM "{old}" EXCEPT ALL FROM "{new}")""")
 
     def kind(self, relation: str, field: str) -> str | None:
         """The type of a column."""
@@ -117,7 +161,24 @@ class Duck:
             f'SELECT min("{field}"), max("{field}"), count(*) - count("{field}") '
             f"FROM delta_{relation}"
         ).fetchone()
-        return Range(self.tables[relation][field], low, high, nulls > 0)
+        return Range(self.tables[relation][field], low, high, nulls > 0, ((relation, field),))
+
+    def near(self, relation: str, field: str, found: Range, fields: tuple[str, ...]) -> str | None:
+        """A view of the old rows with values of a range in a column, and of no others."""
+        if not self.looks_up:
+            return None
+        values = " UNION ALL ".join(f'SELECT "{name}" FROM delta_{of}' for of, name in found.of)
+        where = f'"{field}" IN ({values})' + (f' OR "{field}" IS NULL' if found.has_null else "")
+        shown = ", ".join(f'"{name}"' for name in fields)
+        self._views += 1
+        view = f"near_{self._views}"
+        self.db.execute(f"CREATE VIEW {view} AS SELECT {shown} FROM old_{relation} WHERE {where}")
+        return f"`{view}`"
+
+    def leaving(self, relation: str) -> int:
+        """How many rows of a relation leave."""
+        found = self.db.execute(f"SELECT -sum(least(__w, 0)) FROM delta_{relation}").fetchone()
+        return int(found[0] or 0)
 
     def now(self, query: str, compiled: Compiled) -> Counter[Row]:
         """The result over the rows as they are."""

@@ -36,3 +36,9 @@ def test_a_way_that_was_dear_is_tried_again_one_day() -> None:
 
 def test_a_refresh_that_was_not_measured_teaches_nothing() -> None:
     assert learned([past(Mode.FULL, None)]) == {}
+
+
+def test_what_is_paid_once_is_on_record_and_teaches_nothing() -> None:
+    first = past(Mode.DIFFERENTIAL, 40.0) | {"paid_once": True}
+    assert learned([first]) == {}
+    assert learned([first, past(Mode.DIFFERENTIAL, 2.0)]) == {Mode.DIFFERENTIAL: 2.0 * FADES}

@@ -8,6 +8,7 @@ from penstock.tables.delta.compiler import compile_query
 from penstock.tables.delta.explain import explain, facts, pretty_sql
 
 COLUMNS = {"o": ["id", "c", "amt"], "c": ["id", "name", "region"]}
+OR = "or key-local where a sum cannot be taken back"
 QUERY = """
 SELECT region, count(*) AS n FROM o LEFT JOIN c ON o.c = c.id
 WHERE NOT EXISTS (SELECT 1 FROM c x WHERE x.region = o.c) AND amt IN (SELECT id FROM c)
@@ -19,7 +20,7 @@ def test_the_tree_names_operators_as_the_query_does() -> None:
     assert explain(compile_query(QUERY, COLUMNS)).text().splitlines() == [
         "ORDER BY COUNT(*) LIMIT 3: key-local, all rows are one key",
         "└─ SELECT region, COUNT(*): linear",
-        "   └─ GROUP BY region: key-local",
+        f"   └─ GROUP BY region: stage (rows, COUNT(*)), {OR}",
         "      └─ SEMI JOIN ON amt = id: mark, counted by key",
         "         ├─ ANTI JOIN ON region = c: mark, counted by key",
         "         │  ├─ LEFT JOIN ON c = id: join, and a mark for rows without match",
@@ -36,6 +37,13 @@ def test_what_is_linear_reads_changes_only() -> None:
     assert "o@old" not in found["delta_sql"]
     assert found["state"] is None
     assert found["breaks_ties"] is False
+
+
+def test_what_is_kept_of_each_aggregate_is_told() -> None:
+    inner = "SELECT c, max(amt) AS m FROM o GROUP BY c"
+    found = facts(compile_query(f"SELECT m, count(*) AS n FROM ({inner}) x GROUP BY m", COLUMNS))
+    assert found["state"] == {"keys": ["MAX(amt)"], "kept": ["rows", "COUNT(*)"]}
+    assert found["stages"] == [{"keys": ["c"], "kept": ["rows", "MAX(amt)"]}]
 
 
 def test_the_delta_is_sql_that_can_be_parsed() -> None:

@@ -133,6 +133,14 @@ CASES = {
         "SELECT id FROM o WHERE amt > 15 OR EXISTS (SELECT 1 FROM c WHERE c.id = o.c AND region = 2)",
         "UPDATE c SET region = 3 - region", "UPDATE o SET amt = 1",
     ),
+    "IN of the first": case(
+        "SELECT id FROM o WHERE c IN (SELECT id FROM c WHERE id > 0 ORDER BY name LIMIT 1)",
+        "UPDATE c SET name = 'aaa' WHERE id = 2", "DELETE FROM c WHERE id = 2",
+    ),
+    "NOT IN of the first two": case(
+        "SELECT id FROM o WHERE c NOT IN (SELECT id FROM c ORDER BY id NULLS LAST LIMIT 2)",
+        "DELETE FROM c WHERE id = 1", "DELETE FROM c WHERE id = 3",
+    ),
     "IN loses its last": case(
         "SELECT id FROM o WHERE c IN (SELECT id FROM c WHERE region = 1)", "UPDATE c SET region = 5 WHERE id = 1"
     ),
@@ -141,6 +149,19 @@ CASES = {
         "DELETE FROM c WHERE id IS NULL",
     ),
     "NOT IN of nothing": case(NOT_IN, "DELETE FROM c", "INSERT INTO c VALUES (1, 'ann', 1)"),
+    "NOT before IN and OR": case(
+        "SELECT id FROM o WHERE NOT (c IN (SELECT id FROM c) OR amt > 15)",
+        "DELETE FROM c WHERE id IS NULL", "INSERT INTO c VALUES (NULL, 'nil', 2); INSERT INTO o VALUES (6, 8, 1)",
+        "DELETE FROM c",
+    ),
+    "NOT NOT, and NOT before AND": case(
+        "SELECT id FROM o WHERE NOT (NOT (c = 1) AND c NOT IN (SELECT id FROM c WHERE id IS NOT NULL))",
+        "DELETE FROM c WHERE id = 2", "UPDATE o SET c = 2",
+    ),
+    "a join in parentheses": case(
+        "SELECT o.id, e.v FROM o JOIN (c JOIN e ON e.k = c.region) ON o.c = c.id AND e.v < 2",
+        "UPDATE c SET region = 3 - region", "INSERT INTO e VALUES (1, 0.5, NULL); DELETE FROM o WHERE id = 1",
+    ),
     "NOT IN as a value": case(
         "SELECT id, coalesce(c NOT IN (SELECT id FROM c), FALSE) b FROM o", "DELETE FROM c WHERE id IS NULL", "DELETE FROM c",
     ),
@@ -303,7 +324,9 @@ def run_case(name: str) -> None:
         duck.remember()
         for statement in batch:
             duck.db.execute(statement)
-        assert duck.check(query), "a batch changes something"
+        changed = duck.check(query)
+        assert changed, "a batch changes something"
+        duck.check_stages(query, changed)
 
 
 @pytest.mark.parametrize("query", [JOIN, FULL, SUMS, NOT_IN, LATEST, TOP, LEVELS])

@@ -17,6 +17,7 @@ RANGE = re.compile(r"\w+ BETWEEN (-?\d+) AND (-?\d+)( OR \w+ IS NULL)?")
 
 def ranges_in(duck: Duck, query: str) -> set[tuple[int, int, bool]]:
     changed = duck.changed()
+    duck.looks_up = False
     text = duck.compile(query).delta(changed, Views(), ranges=duck)
     assert text is not None
     return {(int(low), int(high), bool(null)) for low, high, null in RANGE.findall(text)}
@@ -60,13 +61,28 @@ def test_what_must_equal_a_change_is_within_its_range(duck: Duck, query: str, wa
     duck.remember()
     duck.insert("t", [(8, 1), (30, 2), (None, 3)])
     duck.delete_some("u", 3, 0.5)
-    before = duck.run(duck.compile(query).full(Views()))
-    text = duck.compile(query).delta(duck.changed(), Views(), broadcast=False, ranges=duck)
+    before, changed = duck.run(duck.compile(query).full(Views())), duck.changed()
+    for looks_up in (False, True):
+        duck.looks_up = looks_up
+        text = duck.compile(query).delta(changed, Views(), broadcast=False, ranges=duck)
+        assert text is not None
+        assert ("`near_" in text) == (looks_up and wanted != set())
+        after = dict(before)
+        for row, weight in duck.weighted(text).items():
+            after[row] = after.get(row, 0) + weight
+        assert {row: count for row, count in after.items() if count} == dict(duck.run(query))
+
+
+def test_groups_whose_extreme_left_are_read_again_within_the_range(duck: Duck) -> None:
+    root = duck.compile("SELECT k, max(n) m FROM t GROUP BY k").root
+    state = root.bind(["int"]) if root is not None else None
+    assert state is not None
+    duck.looks_up = False
+    text = state.reread(duck.changed(), Views(), "lost", ranges=duck)
     assert text is not None
-    after = dict(before)
-    for row, weight in duck.weighted(text).items():
-        after[row] = after.get(row, 0) + weight
-    assert {row: count for row, count in after.items() if count} == dict(duck.run(query))
+    ((low, high, null),) = set(RANGE.findall(text))
+    assert (low, high) == ("7", "9")
+    assert null, "NULL is a key like others"
 
 
 def test_of_two_changed_inputs_each_narrows_the_other(duck: Duck) -> None:
@@ -98,3 +114,29 @@ def test_of_two_changed_inputs_each_narrows_the_other(duck: Duck) -> None:
 )
 def test_values_that_have_a_short_literal_are_bounds(value: object, text: str | None) -> None:
     assert Range("any", value, value).condition("c") == text
+
+
+@pytest.mark.parametrize(
+    ("query", "most"),
+    [
+        ("SELECT k, n FROM t ORDER BY n, k LIMIT 4", 4 + 3),
+        ("SELECT n FROM t WHERE k > 2 ORDER BY n DESC LIMIT 2 OFFSET 5", 7 + 3),
+        ("SELECT t.k, m FROM t JOIN u ON t.k = u.k ORDER BY m, t.k LIMIT 4", None),
+        ("SELECT k, n FROM t ORDER BY n, k OFFSET 4", None),
+    ],
+)
+def test_of_ordered_rows_no_more_are_read_than_may_move_up(
+    duck: Duck, query: str, most: int | None
+) -> None:
+    duck.remember()
+    duck.delete_some("t", 3, 0.2)
+    duck.insert("t", [(3, 0), (4, 0), (1, 4)])
+    compiled = duck.compile(query)
+    before = duck.run(compiled.full(Views()))
+    text = compiled.delta(duck.changed(), Views(), broadcast=False, ranges=duck)
+    assert text is not None
+    assert re.findall(r"LIMIT (\d+)", text) == ([] if most is None else [str(most)])
+    after = dict(before)
+    for row, weight in duck.weighted(text).items():
+        after[row] = after.get(row, 0) + weight
+    assert {row: count for row, count in after.items() if count} == dict(duck.now(query, compiled))

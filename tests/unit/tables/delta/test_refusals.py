@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.protocol.errors import NotDifferentiable
+from penstock.tables.delta import compiler
 from penstock.tables.delta.compiler import compile_query
 from tests.unit.tables.delta.duck import Views
 
@@ -46,7 +47,6 @@ REFUSED = {
         ("unsupported", "a RIGHT join after a comma"),
     "SELECT x.k FROM elsewhere x": ("unknown_columns", "elsewhere"),
     "SELECT id FROM explode(array(1, 2)) AS x(id)": ("unsupported", "table function"),
-    "SELECT k, grouping_id() FROM t GROUP BY ROLLUP(k)": ("unsupported", "grouping_id()"),
     "SELECT k COLLATE UTF8_LCASE AS k FROM t": ("unsupported", "equal by a collation"),
     "SELECT collate(k, 'UTF8_LCASE') AS k FROM t": ("unsupported", "equal by a collation"),
     "SELECT TIME '10:00:00' AS x FROM t": ("unsupported", "TIME"),
@@ -59,6 +59,20 @@ REFUSED = {
     "SELECT k, localtime() FROM t": ("volatile", "localtime()"),
     "SELECT aes_encrypt(k, 'abcdefghijklmnop') FROM t": ("volatile", "aes_encrypt()"),
     "SELECT k, n FROM t SORT BY n": ("unsupported", "SORT BY"),
+    "SELECT k, count(*) FROM t GROUP BY k, session_window(n, '5 minutes')":
+        ("unsupported", "SESSION_WINDOW(n, '5 minutes'): a row may join or extend the windows"),
+    "SELECT session_window(n, '5 minutes') AS w, k FROM t": ("unsupported", "SESSION_WINDOW"),
+    "SELECT k, posexplode(xs) AS (p, e) FROM t": ("unsupported", "use LATERAL VIEW"),
+    "SELECT k FROM t WHERE window(n, '5 minutes').start > k": ("unsupported", "WINDOW(n,"),
+    "SELECT k, sum(window(n, '5 minutes').start) FROM t GROUP BY k": ("unsupported", "WINDOW(n,"),
+    "SELECT n:a AS x FROM t": ("unsupported", "v:path: has no rule"),
+    "SELECT k, posexplode_outer(xs) FROM t": ("unsupported", "use LATERAL VIEW"),
+    "SELECT k FROM t WHERE n < 'today'": ("volatile", "current_date()"),
+    "SELECT k, localtime FROM t": ("volatile", "localtime()"),
+    "SELECT k, user FROM t": ("unresolved", "'user'"),
+    "SELECT theta_sketch_agg(n) AS s FROM t": ("order_dependent", "THETA_SKETCH_AGG"),
+    "SELECT k, any(n > 1), first(n, true) AS x FROM t GROUP BY k":
+        ("order_dependent", "FIRST(t.n) IGNORE NULLS"),
 }  # fmt: skip
 
 
@@ -98,6 +112,51 @@ def test_what_only_looks_difficult_is_taken(query: str) -> None:
     compile_query(query, COLUMNS)
 
 
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT window.start, window.end AS e, sum(n) AS s FROM t GROUP BY window(k, '5 minutes')",
+        "SELECT window, sum(n) AS s FROM t GROUP BY window(k, '5 minutes') ORDER BY window.start",
+        "SELECT sum(n) AS s FROM t GROUP BY xs, window(k, '5 minutes') HAVING window.end > sum(n)",
+        "SELECT window(k, '5 minutes').start, sum(n) AS s FROM t GROUP BY window(k, '5 minutes')",
+        "SELECT window(k, '5 minutes') AS w, sum(n) AS s FROM t GROUP BY w",
+    ],
+)
+def test_a_time_window_is_a_key_of_its_rows(query: str) -> None:
+    text = compile_query(query, COLUMNS).full(Views())
+    assert "WINDOW(c1, '5 minutes') AS c" in text
+    assert text.count("WINDOW(") == 1
+
+
+def test_a_column_called_window_is_that_column() -> None:
+    columns = {"t": ["k", "window"]}
+    compiled = compile_query("SELECT window, count(*) AS n FROM t GROUP BY window", columns)
+    assert "`window` AS c2" in compiled.full(Views())
+    with pytest.raises(NotDifferentiable, match="window"):
+        compile_query("SELECT window, count(*) AS n FROM t GROUP BY window(k, '1 day')", columns)
+
+
+@pytest.mark.parametrize("made", ["window(n, '10 minutes', '5 minutes')", "explode(xs)"])
+def test_what_makes_rows_stays_even_if_nothing_uses_it(made: str) -> None:
+    compiled = compile_query(f"SELECT k FROM (SELECT k, {made} AS w FROM t)", COLUMNS)
+    assert made.partition("(")[0].upper() in compiled.full(Views())
+
+
+def test_a_query_that_the_compiler_fails_on_is_refused(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError("odd")
+
+    monkeypatch.setattr(compiler, "pruned", fail)
+    with pytest.raises(
+        NotDifferentiable, match=r"the compiler failed \(ValueError: odd\)"
+    ) as found:
+        compile_query("SELECT k AS never_seen_before FROM t", COLUMNS)
+    assert found.value.detail["cause"] == "unsupported"
+    assert "never_seen_before" in caplog.text
+
+
 def test_fields_of_structs_keep_their_spelling() -> None:
     compiled = compile_query("SELECT struct(n AS MyN, `K`, n + 1) AS s FROM t", COLUMNS)
     assert "NAMED_STRUCT('MyN', c2, 'K', c1, 'col3', c2 + 1)" in compiled.full(Views())
@@ -111,6 +170,17 @@ def test_fields_of_structs_keep_their_spelling() -> None:
         "PARSE_JSON(xs)",
         "UNIX_DATE(k)",
         "CURRENT_CATALOG()",
+        "LOG10(n)",
+        "LOG2(n)",
+        "TO_DATE(k, 'y')",
+        "TO_TIMESTAMP(k, '%j')",
+        "UNIX_TIMESTAMP(k, 'y')",
+        "DATE_FORMAT(k, 'y')",
+        "FROM_UNIXTIME(k, 'y-D')",
+        "ELEMENT_AT(xs, 1)",
+        "DECODE(k, 'UTF-8')",
+        "ARRAY_SORT(xs)",
+        "NVL2(k, 'a', 'b')",
     ],
 )
 def test_functions_that_the_parser_would_write_as_others_stay(call: str) -> None:
@@ -119,6 +189,29 @@ def test_functions_that_the_parser_would_write_as_others_stay(call: str) -> None
     constants = arguments.partition(",")[2]
     assert f"{name}(" in text
     assert f"{constants})" in text
+
+
+def test_texts_are_those_that_spark_reads() -> None:
+    """`''` is a quote in a text in quotes of its kind; two texts side by side are one."""
+    for written, read in {
+        "'O''Brien'": r"'O\'Brien'",
+        '"a""b"': "'a\"b'",
+        "'a\"\"b'": "'a\"\"b'",
+        "\"a''b\"": r"'a\'\'b'",
+        r"'it\'s'": r"'it\'s'",
+        "''": "''",
+        "''''": r"'\''",
+        "'a' 'b'": "CONCAT('a', 'b')",
+        "'a''' 'b'": r"CONCAT('a\'', 'b')",
+        r"r'a\b'": r"'a\\b'",
+    }.items():
+        text = compile_query(f"SELECT k FROM t WHERE n = {written}", COLUMNS).full(Views())
+        assert f" = {read})" in text, (written, text)
+
+
+def test_a_column_stays_where_a_function_takes_a_keyword_too() -> None:
+    text = compile_query("SELECT trunc(k, n) AS x FROM t", COLUMNS).full(Views())
+    assert "TRUNC(c1, c2)" in text
 
 
 def test_an_exact_percentile_stays_exact() -> None:

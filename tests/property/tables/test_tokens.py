@@ -10,8 +10,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from penstock.flow import Permits, SqlTokenPool, TokenPool
 from penstock.kernel.errors import Rejected
+from penstock.tables.coordinator.tokens import SqlTokenPool
+from tests.tokens import Permits, TokenPool
 
 SIZE = 5
 HOLDERS = st.sampled_from("abcd")
