@@ -241,7 +241,7 @@ class Plant:
         return moment
 
     def _keep_pace(self, moment: Moment) -> None:
-        """Send less if this machine does not store the usual load; a disturbance is no reason."""
+        """Send less if this machine does not store the usual load; a disturbance does not count."""
         if self.load is None or self.is_bursting or self.is_paused or moment.ingest is None:
             return
         before, factor = self._pace.factor, self._pace.look(moment.offered - moment.acked)

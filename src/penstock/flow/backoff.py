@@ -38,7 +38,7 @@ class Backoff:
     def nominal_ms(self, failures: int) -> float:
         """The delay after this many failures (1 is the first), before jitter."""
         if failures < 1:
-            raise ValueError(f"expected at least one failure, found {failures}")
+            raise ValueError(f"a delay follows at least one failure, not {failures}")
         doublings = min(failures - 1, 64)  # past any cap; keeps the power finite
         return min(self.cap_ms, self.base_ms * 2.0**doublings)
 

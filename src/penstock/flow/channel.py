@@ -1,18 +1,17 @@
 """How much may be in flight between two stages: a FIFO with a window of slots and paced credits.
 
-This is the pure core; `waiting_channels` wraps it for asyncio and for threads. A slot is taken when
-an item is sent and freed when the receiver is *done* with it, so the window bounds queued items
-plus items in progress.
+A slot is taken when an item is sent and freed when the receiver is *done* with it, so the window
+bounds queued items plus items in progress.
 
 >>> channel = WindowedChannel(window=10)
->>> sum(channel.try_send(item) for item in range(10))       # 70 % of the window, then wait
+>>> channel.try_send_many(range(10))       # 70 % of the window, then wait
 7
 >>> channel.receive_up_to(3), channel.occupied
 ([0, 1, 2], 7)
 >>> channel.done(3)
 >>> channel.resize(4)                                       # below what is in it: grants nothing
->>> channel.try_send("x"), channel.occupied
-(False, 4)
+>>> channel.try_send_many(["x"]), channel.occupied
+(0, 4)
 """
 
 from __future__ import annotations
@@ -110,34 +109,6 @@ class WindowedChannel(Generic[T]):
         """How many items `try_send` would accept now."""
         return max(0, self._credits, self._target - self.occupied)
 
-    @property
-    def worth_waking(self) -> int:
-        """How many waiting senders to wake: none until an eighth of the target is free.
-
-        Waking one sender per freed slot would cost a context switch per item. The receiver does not
-        starve meanwhile: once the queue is empty, any room counts.
-        """
-        room = self.room
-        return room if room * 8 >= self._target or not self.items else 0
-
-    def try_send(self, item: T, size_bytes: int = 0) -> bool:
-        """Add an item if there is credit for it. Raises `Closed` after `close`."""
-        if self.closed:
-            raise Closed("the channel is closed")
-        if self._credits <= 0:
-            room = self._target - self.occupied
-            if room <= 0:
-                self.refusals += 1
-                return False
-            self._credits = room
-            self.credits_granted += room
-        self._credits -= 1
-        self.occupied += 1
-        self.items_in += 1
-        self.bytes_in += size_bytes
-        self.items.append(item)
-        return True
-
     def try_send_many(self, items: Sequence[T], size_bytes: int = 0) -> int:
         """Add as many of the items as there are credits for, in order; return how many.
 
@@ -187,7 +158,7 @@ class WindowedChannel(Generic[T]):
         were paced for the larger window.
         """
         if window < 1:
-            raise Rejected(f"expected a window of at least one slot, found {window}")
+            raise Rejected(f"a window needs at least one slot, not {window}")
         shrinks = window < self._window
         self._window = window
         self._target = ceil(TARGET * window)

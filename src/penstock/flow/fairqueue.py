@@ -81,7 +81,7 @@ class FairQueue(Generic[K]):
 
     def __init__(self, weights: Sequence[int]) -> None:
         if not weights or any(weight < 1 for weight in weights):
-            raise ValueError(f"expected one weight of at least 1 for each band, found {weights!r}")
+            raise ValueError(f"each band needs one weight of at least 1, not {weights!r}")
         self._weights: list[int] = list(weights)
         self._credits: list[int] = list(weights)
         self._fresh: list[deque[_Entry]] = [deque() for _ in weights]

@@ -122,7 +122,7 @@ class Weights:
     def __post_init__(self) -> None:
         total = self.depth + self.latency + self.pool
         if min(self.depth, self.latency, self.pool) < 0 or abs(total - 1) > 1e-9:
-            raise ValueError(f"expected three shares that add up to 1, found {self}")
+            raise ValueError(f"the three shares must add up to 1: {self}")
 
 
 class Governor:

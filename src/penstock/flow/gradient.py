@@ -70,7 +70,7 @@ class Probe(NamedTuple):
         return probe._judge(window)
 
     def unlimited(self) -> Probe:
-        """A second in which nobody waited for the window."""
+        """A second in which nothing waited for the window."""
         return self if self.rested_s is None else self._replace(rested_s=self.rested_s + 1)
 
     def _rest(self, window: int) -> tuple[Probe, Adjustment]:

@@ -7,8 +7,8 @@ for many items: quantiles are those of the items, evidence is counted in measure
 >>> latency = LatencyHistogram()
 >>> for value in range(1, 1_001):
 ...     latency.record(value)
->>> latency.count, latency.quantile(0.5), latency.quantile(0.99)
-(1000, 502, 988)
+>>> latency.count, latency.quantiles((0.5, 0.99))
+(1000, [502, 988])
 >>> latency.quantile_least(0.99)
 980
 """
@@ -62,16 +62,15 @@ class LatencyHistogram:
         """How many values were recorded, each for one item or several."""
         return sum(self._measured)
 
-    def quantile(self, share: float) -> int:
-        """The value that `share` of all values do not exceed (middle of its bucket); 0 if empty."""
-        return self.quantiles((share,))[0]
-
     def quantiles(self, shares: Iterable[float]) -> list[int]:
-        """Several quantiles in one pass."""
+        """The values that these shares of all values do not exceed, in one pass; 0 if empty.
+
+        Each is the middle of its bucket.
+        """
         upto = list(accumulate(self._counts))
         total = upto[-1]
         ranks = [max(1, -int(-share * total // 1)) for share in shares]
-        return [_middle(bisect_left(upto, rank)) if total else 0 for rank in ranks]
+        return [middle_of(bisect_left(upto, rank)) if total else 0 for rank in ranks]
 
     def quantile_least(self, share: float) -> int:
         """A value that the quantile reaches almost surely; 0 where there is too little evidence.
@@ -82,14 +81,14 @@ class LatencyHistogram:
         """
         upto = list(accumulate(self._measured))
         rank = upto[-1] + 1 - evidence_needed(upto[-1], 1 - share)
-        return _middle(bisect_left(upto, rank)) if rank > 0 else 0
+        return middle_of(bisect_left(upto, rank)) if rank > 0 else 0
 
     def cumulative(self, bounds: Iterable[int]) -> tuple[list[int], int, int]:
         """How many values are at or below each bound, the total count, and the sum.
 
         A bucket is represented by its middle, for the bounds and for the sum.
         """
-        found = [(_middle(slot), count) for slot, count in enumerate(self._counts) if count]
+        found = [(middle_of(slot), count) for slot, count in enumerate(self._counts) if count]
         upto = [sum(count for value, count in found if value <= bound) for bound in bounds]
         total = sum(count for _, count in found)
         return upto, total, sum(value * count for value, count in found)
@@ -127,9 +126,14 @@ def _sums(mine: list[int], theirs: list[int]) -> list[int]:
     return [one + other for one, other in zip(mine, theirs, strict=True)]
 
 
-def _middle(slot: int) -> int:
-    if slot < _EXACT:
+def middle_of(slot: int, sub_bits: int = _SUB_BITS) -> int:
+    """The middle of a log-linear bucket, with 2^`sub_bits` buckets for each doubling.
+
+    >>> [middle_of(slot, sub_bits=3) for slot in (0, 15, 16, 17, 24)]
+    [0, 15, 17, 19, 34]
+    """
+    if slot < 1 << (sub_bits + 1):
         return slot
-    shift = (slot >> _SUB_BITS) - 1
-    low = (slot - (shift << _SUB_BITS)) << shift
+    shift = (slot >> sub_bits) - 1
+    low = (slot - (shift << sub_bits)) << shift
     return low + ((1 << shift) >> 1)

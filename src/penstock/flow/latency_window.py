@@ -19,6 +19,8 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Final
 
+from penstock.flow.histogram import middle_of
+
 _SUB_BITS: Final = 3
 _EXACT: Final = 1 << (_SUB_BITS + 1)
 _SHIFT_MAX: Final = 38  # the last bucket begins near 2**42: over an hour in nanoseconds
@@ -54,12 +56,4 @@ class LatencyWindow:
         ranks = [max(1, -int(-share * self.count // 1)) for share in shares]
         self._counts = [0] * _SIZE
         self.count = 0
-        return [_middle(bisect_left(upto, rank)) for rank in ranks]
-
-
-def _middle(slot: int) -> int:
-    if slot < _EXACT:
-        return slot
-    shift = (slot >> _SUB_BITS) - 1
-    low = (slot - (shift << _SUB_BITS)) << shift
-    return low + ((1 << shift) >> 1)
+        return [middle_of(bisect_left(upto, rank), _SUB_BITS) for rank in ranks]

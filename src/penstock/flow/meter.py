@@ -26,7 +26,7 @@ class Measurement:
     the end of the second does not cut; None if nothing was finished. `batch_items` is how many
     items a latency stands for. `p99_least_ns` is a value that the p99 surely reaches, however few
     latencies there are; None means the p99 itself. `stuck_ms` is how long work has waited without
-    any item finishing; in a stage that is `warming` that is no sign of a stall. Stages of the same
+    any item finishing; in a stage that is `warming` that does not mean a stall. Stages of the same
     `chain` are parts of one job, so an item takes slots of all of them.
     """
 

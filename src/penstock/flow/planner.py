@@ -40,8 +40,9 @@ class PlannerPolicy:
     """The parameters of the rules; the defaults are the published ones.
 
     At `window_initial`, even unbroken growth stays within 15 % over half a minute.
-    `p99_samples_min` keeps a slow stage's few samples from looking like congestion. `return_s` is
-    how long windows take to return after a stall, `warm_ms` how long a stage may be starting.
+    `p99_samples_min` keeps a slow stage's few samples from looking like congestion, `p99_noise_ms`
+    the microseconds of a quick one; a p99 has to be high for `late_s`. `return_s` is how long
+    windows take to return after a stall, `warm_ms` how long a stage may be starting.
     """
 
     stages: tuple[str, ...]
@@ -54,6 +55,8 @@ class PlannerPolicy:
     occupancy_max: float = OCCUPANCY_MAX
     p99_factor: float = 2.0
     p99_samples_min: int = 1_000
+    p99_noise_ms: float = 1.0
+    late_s: int = 2
     baseline_ewma: float = 0.1
     stall_ms: int = 3_000
     return_s: int = 5
@@ -84,6 +87,7 @@ class StageMemory(NamedTuple):
     seconds_since: int = 0
     return_to: int = 0  # the window before a stall, until it is reached again
     recent: tuple[int, ...] = ()  # the windows of the last seconds
+    late_s: int = 0  # for how many seconds its p99 has been high
 
     def cut(self, window: int, occupied: int) -> StageMemory:
         """The stage at a smaller window, which what is in it has to drain to."""
@@ -186,7 +190,7 @@ class WindowPlanner:
         """Decide every window again, the last stage first."""
         names = self.policy.stages
         if len(measured) != len(names):
-            raise Rejected(f"expected {len(names)} measurements, found {len(measured)}")
+            raise Rejected(f"{len(names)} stages need as many measurements, not {len(measured)}")
         stages, decisions = list(memory.stages), [Decision("", "hold", 0, "")] * len(names)
         stalled = self._last_stalled(measured)
         for number in reversed(range(len(names))):
@@ -217,17 +221,21 @@ class WindowPlanner:
     def _decide(self, stage: StageMemory, seen: Measurement, below: str | None) -> _Decided:
         if seen.warming:
             return stage, "hold", "the stage is starting"
-        reason = self._congestion(stage, seen)
+        late = self._late(stage, seen)
+        stage = stage._replace(late_s=stage.late_s + 1 if late else 0)
+        reason = self._full(stage, seen) or (late if stage.late_s >= self.policy.late_s else None)
         if reason is not None:
             window = max(floor(self.policy.decrease * stage.window), self.policy.window_min)
             return stage.decreased(window, seen.occupied), "decrease", reason
+        if late is not None:
+            return stage, "hold", f"{late}, which may pass"
         if stage.draining:
             stage, is_drained = self._drain(stage, seen)
             if not is_drained:
                 return stage, "hold", f"{seen.occupied} items drain to the smaller window"
         stage = self._learn(stage, seen)
         if not seen.refused:
-            return stage._replace(probe=stage.probe.unlimited()), "hold", "nobody waited for it"
+            return stage._replace(probe=stage.probe.unlimited()), "hold", "nothing waited for it"
         if below is not None:
             return stage, "hold", f"{below}, below, is the limit"
         return self._grow(stage, seen)
@@ -260,22 +268,29 @@ class WindowPlanner:
             reason if verdict.reason else "senders waited",
         )
 
-    def _congestion(self, stage: StageMemory, seen: Measurement) -> str | None:
-        """Why the stage is congested, or None.
+    def _full(self, stage: StageMemory, seen: Measurement) -> str | None:
+        """Why the stage is congested by what is in it, or None.
 
         What a cut window has not drained yet shows the first decrease taking effect, and is not a
-        reason for another. A p99 counts as high only beyond what chance explains: in simulation,
-        the windows of a healthy stage with one slow item in a hundred were otherwise cut again and
-        again.
+        reason for another.
+        """
+        most = self.policy.occupancy_max
+        if seen.occupancy > most and not 0 < seen.occupied <= stage.draining:
+            return f"occupancy {seen.occupancy:.2f} is above {most}"
+        return None
+
+    def _late(self, stage: StageMemory, seen: Measurement) -> str | None:
+        """How much later than usual the stage finishes items, or None; congestion if it lasts.
+
+        A p99 counts as high only beyond what chance explains: in simulation, the windows of a
+        healthy stage with one slow item in a hundred were otherwise cut again and again.
         """
         policy = self.policy
-        if seen.occupancy > policy.occupancy_max and not 0 < seen.occupied <= stage.draining:
-            return f"occupancy {seen.occupancy:.2f} is above {policy.occupancy_max}"
         usual_ns = stage.usual_p99_ns(seen.batch_items)
         if usual_ns is None or seen.latency_samples < policy.p99_samples_min:
             return None
         p99_ns = seen.p99_ns if seen.p99_least_ns is None else seen.p99_least_ns
-        if p99_ns > policy.p99_factor * usual_ns:
+        if p99_ns > max(policy.p99_factor * usual_ns, policy.p99_noise_ms * 1e6):
             return (
                 f"p99 {_span(seen.p99_ns)} is above {policy.p99_factor:g} × baseline "
                 f"{_span(usual_ns)}"
@@ -283,7 +298,7 @@ class WindowPlanner:
         return None
 
     def _drain(self, stage: StageMemory, seen: Measurement) -> tuple[StageMemory, bool]:
-        """Whether a cut window holds no more than it should. The second it took is no evidence."""
+        """Whether a cut window holds no more than it should. The second it took does not count."""
         is_drained = seen.occupied <= self.policy.occupancy_max * stage.window
         return stage._replace(draining=0 if is_drained else seen.occupied), is_drained
 

@@ -202,7 +202,9 @@ class EdgeCore:
         if session.device is None:
             if not isinstance(frame, Hello):
                 found = type(frame).__name__.upper()
-                raise FrameError(ErrorCode.NO_HELLO, f"expected HELLO first, found {found}")
+                raise FrameError(
+                    ErrorCode.NO_HELLO, f"the first frame is {found}: send HELLO first"
+                )
             self._hello(session, frame)
         elif isinstance(frame, Ping):
             session.link.send(encode_pong(frame.payload))

@@ -121,6 +121,8 @@ class Appender:
         if not self._core.reassemble.occupied:
             self._idle.set()
         if self._core.reassemble.items:
+            if self._downstream is not None:
+                self._downstream.refused()
             await asyncio.sleep(ROOM_LOOK_S)  # there is no room behind the topic
         else:
             self._wake.clear()

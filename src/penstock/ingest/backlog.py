@@ -31,6 +31,10 @@ class Downstream(Protocol):
         """How many more messages may be appended to the topic now."""
         ...
 
+    def refused(self) -> None:
+        """Called again and again while messages wait for room."""
+        ...
+
     def measure(self, now_ms: int) -> None:
         """Called every 100 ms."""
         ...

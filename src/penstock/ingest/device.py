@@ -21,7 +21,7 @@ from penstock.ingest.frames import (
     encode_hello,
     encode_ping,
 )
-from penstock.kernel.errors import PenstockError, Unavailable
+from penstock.kernel.errors import PenstockError
 from penstock.kernel.units import KIB
 
 WRITE_BYTES_MAX: Final = 256 * KIB
@@ -212,17 +212,3 @@ class _DeviceLink(asyncio.Protocol):
 
     def abort(self) -> None:
         self._transport.abort()
-
-
-async def wait_until_reachable(host: str, port: int, *, within_s: float = 30.0) -> None:
-    """Return once the port accepts connections; `Unavailable` if it does not in time."""
-    try:
-        async with asyncio.timeout(within_s):
-            while True:
-                with suppress(OSError):
-                    _, writer = await asyncio.open_connection(host, port)
-                    writer.close()
-                    return
-                await asyncio.sleep(0.05)
-    except TimeoutError:
-        raise Unavailable(f"no edge answers at {host}:{port}") from None

@@ -17,7 +17,6 @@ import msgspec
 from penstock.flow.channel import MEASURE_MS
 from penstock.flow.meter import Stage
 from penstock.flow.planner import PlannerPolicy
-from penstock.ingest import status
 from penstock.ingest.accept import EdgeCore
 from penstock.ingest.appender import Appender
 from penstock.ingest.backlog import Downstream
@@ -26,6 +25,7 @@ from penstock.ingest.frames import OFFENDING_BYTES_MAX, ErrorCode, FrameError
 from penstock.ingest.limits import EdgeLimits
 from penstock.ingest.raw_topic import RawTopic
 from penstock.ingest.sessions import Session
+from penstock.ingest.status import Numbers, status_values
 from penstock.ingest.tokens import DeviceTokens
 from penstock.ingest.windows import Windows
 from penstock.kernel.clock import Clock
@@ -132,17 +132,17 @@ class Edge:
 
     # What people see
 
-    def values(self) -> dict[str, int]:
-        """The numbers of the edge by name."""
-        return status.edge_values(self.core, self._appender.retries)
+    def numbers(self, behind: int | None = None) -> Numbers:
+        """What is measured now; `behind`: how many messages wait in the topic."""
+        return Numbers(self.core, self.windows, self._appender.retries, behind)
 
     def status(self) -> dict[str, Any]:
         """The stages, the bottleneck and the numbers of the edge as plain values."""
-        return status.status_values(self.windows.status(), self.values())
+        return status_values(self.windows.status(), self.numbers().edge())
 
-    def prometheus(self) -> str:
+    def prometheus(self) -> bytes:
         """The same as Prometheus text."""
-        return status.prometheus(self.windows, self.values())
+        return self.numbers().prometheus()
 
     # What goes on beside
 

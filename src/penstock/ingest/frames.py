@@ -29,7 +29,6 @@ MAGIC: Final = 0xBE
 VERSION: Final = 1
 HEAD: Final = Struct("<BBBBI")
 FRAGMENT: Final = Struct("<QHHI")
-OVERHEAD_BYTES: Final = HEAD.size + 4
 OPENING_BODY_BYTES_MAX: Final = KIB
 """A body before HELLO: without a token, the edge cannot be made to hold more."""
 OFFENDING_BYTES_MAX: Final = 256
@@ -157,9 +156,9 @@ def encode_hello(
 ) -> bytes:
     """A HELLO frame."""
     if not is_device_id(device):
-        raise Rejected(f"expected a device id of 1 to 64 of A-Z a-z 0-9 . _ : -, found {device!r}")
+        raise Rejected(f"{device!r} cannot name a device: use 1 to 64 of A-Z a-z 0-9 . _ : -")
     if len(token) > TOKEN_BYTES_MAX:
-        raise Rejected(f"expected a token of at most {TOKEN_BYTES_MAX} bytes, found {len(token)}")
+        raise Rejected(f"a token has at most {TOKEN_BYTES_MAX} bytes, not {len(token)}")
     name = device.encode()
     return encode(
         _HELLO,
@@ -185,7 +184,7 @@ def encode_fragments(message_id: int, payload: bytes, fragment_bytes_max: int) -
     size_bytes = len(payload)
     count = max(1, -(-size_bytes // fragment_bytes_max))
     if count > FRAGMENTS_MAX:
-        raise Rejected(f"expected at most {FRAGMENTS_MAX} fragments, found {count}")
+        raise Rejected(f"a message has at most {FRAGMENTS_MAX} fragments, not {count}")
     head = FRAGMENT.pack
     return [
         encode(

@@ -41,10 +41,10 @@ class EdgeLimits:
     def __post_init__(self) -> None:
         for name in self.__slots__:
             if getattr(self, name) < 1:
-                raise Rejected(f"expected {name} of at least 1, found {getattr(self, name)}")
+                raise Rejected(f"{name} must be at least 1, not {getattr(self, name)}")
         if not self.fragment_bytes_max <= self.message_bytes_max <= self.partial_bytes_max:
             raise Rejected(
-                "expected fragment_bytes_max <= message_bytes_max <= partial_bytes_max, found "
+                "fragment_bytes_max <= message_bytes_max <= partial_bytes_max does not hold: "
                 f"{self.fragment_bytes_max}, {self.message_bytes_max}, {self.partial_bytes_max}"
             )
         if self.partial_bytes_max > self.partials_bytes_max:

@@ -7,13 +7,12 @@ the edge remembers of devices is a checkpoint in a topic beside it.
 >>> body = encode_batch([Message(EdgeDevice("meter-7"), 12, b"payload")], key="after-3")
 >>> b'"records":[{"data":"cGF5bG9hZA==","tag":"12","node":"meter-7"}]' in body
 True
->>> payload_of('"cGF5bG9hZA=="'), identity_of("meter-7", "12")
-(b'payload', ('meter-7', 12))
+>>> identity_of("meter-7", "12")
+('meter-7', 12)
 """
 
 from __future__ import annotations
 
-from base64 import b64decode
 from binascii import b2a_base64
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
@@ -122,11 +121,6 @@ def encode_batch(messages: Iterable[Message], *, key: str) -> bytes:
         ]
     )
     return b'{"create":false,"idempotency_key":"%b","records":[%b]}' % (key.encode(), records)
-
-
-def payload_of(data: str | bytes) -> bytes:
-    """The payload of a raw record's data, as JSON has it."""
-    return b64decode(data[1:-1])
 
 
 def identity_of(node: str | None, tag: str | None) -> Identity | None:

@@ -22,7 +22,8 @@ def ingest_facts(
 ) -> IngestFacts:
     """The facts of a status of an edge, alone or with a pipeline behind it.
 
-    Only the planner's decisions after a time are told: the server keeps the earlier ones.
+    Only the planner's decisions after a time are told: the server keeps the earlier ones. To leave
+    a window as it is, is no decision.
     """
     pipeline = status.get("pipeline") or {}
     return IngestFacts(
@@ -37,7 +38,7 @@ def ingest_facts(
                 reason=each["reason"],
             )
             for each in status["decisions"]
-            if now_ms - each["ago_ms"] > after_ms
+            if now_ms - each["ago_ms"] > after_ms and each["action"] != "hold"
         ],
         budget_bytes=budget_bytes,
         edge=status["edge"],
@@ -83,5 +84,5 @@ def _stage(stage: Mapping[str, Any], pipeline: Mapping[str, Any]) -> StageState:
         warming=stage["warming"],
         held=may_hold and bool(pipeline.get("held")),
         may_hold=may_hold,
-        note=stage["note"],
+        note=stage["note"].removeprefix(f"{stage['name']}: "),
     )

@@ -50,9 +50,7 @@ def parse_tokens(text: str) -> DeviceTokens:
         if not words or words[0].startswith("#"):
             continue
         if len(words) != 2 or not (words[0] == ANY_DEVICE or is_device_id(words[0])):
-            raise Rejected(
-                f"line {number}: expected a device and its token, found {len(words)} words"
-            )
+            raise Rejected(f"line {number} must be a device and its token, not {len(words)} words")
         device, digest = words[0], _digest(number, words[1])
         if device == ANY_DEVICE:
             shared.append(digest)

@@ -4,7 +4,7 @@
 >>> for now_ms in range(0, 1_001, 100):
 ...     windows.tick(now_ms)
 >>> windows.status().stages[0].note
-'store: hold 4096, nobody waited for it'
+'store: hold 4096, nothing waited for it'
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from penstock.flow.planner import (
 DECISIONS_KEPT: Final = 100
 STUCK_MS: Final = 3_000
 """A stage that has finished nothing for so long holds the others back, whatever else is seen."""
+READING_MAX: Final = 0.8
+"""The share of a thread from which on reading from sockets is what holds devices back."""
 
 
 class PastDecision(NamedTuple):
@@ -120,13 +122,15 @@ def bottleneck(stages: Sequence[StageStatus]) -> str | None:
     Stages are in the order of the pipeline. The last stage that is stuck is it. Otherwise the last
     one whose senders were refused and those behind it are looked at: the one that spends the most
     time on the items is it. Stages of one job are looked at together: the job refuses for them all.
+    The first stage refuses nothing while it reads: if it reads all the time, devices wait for it.
     """
     stuck = [stage.name for stage in stages if stage.stuck_ms >= STUCK_MS]
     if stuck:
         return stuck[-1]
     refusing = [number for number, stage in enumerate(stages) if stage.refused]
     if not refusing:
-        return None
+        first = stages[0]
+        return first.name if first.busy > READING_MAX and not first.chain else None
     last = stages[refusing[-1]]
     behind = stages[refusing[-1] :]
     if last.chain:

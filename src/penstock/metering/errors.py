@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from penstock.kernel.errors import Rejected
+from penstock.kernel.errors import Rejected, Unavailable
 
 
 class BadPayload(Rejected):
@@ -22,6 +22,12 @@ class BadTariff(Rejected):
     """A tariff, or the assignment of one to a meter, that cannot be priced with."""
 
     code = "bad_tariff"
+
+
+class NoTariffs(Unavailable):
+    """A space that holds no tariff yet, or none for any meter: wait until they are loaded."""
+
+    code = "no_tariffs"
 
 
 @contextmanager

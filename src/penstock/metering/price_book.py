@@ -82,6 +82,13 @@ class Books:
         self._strays: dict[str, str] = {}
         self.book = _book({}, {}, ())
 
+    @property
+    def missing(self) -> str | None:
+        """What is missing for any reading to have a price: tariffs, or meters that have one."""
+        if not self._tariffs:
+            return "tariff"
+        return None if self._meters else "meter with a tariff"
+
     def update(self, documents: Mapping[str, Any], changed: Iterable[str]) -> bool:
         """Apply changed entities; returns whether the book changed."""
         ours = [entity for entity in changed if entity.startswith((TARIFF, METER))]
@@ -103,13 +110,6 @@ class Books:
             kept[name] = f"bad_tariff: {entity!r} is not the id of a meter or a tariff"
         else:
             kept[name] = _parsed(entity, document, parse_tariff if is_tariff else parse_meter)
-
-
-def make_book(documents: Mapping[str, Any]) -> Book:
-    """The book of these documents."""
-    books = Books()
-    books.update(documents, documents)
-    return books.book
 
 
 def _parsed(entity: str, document: Any, parse: Callable[[Any], Any]) -> Any:

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.metering.errors import NoTariffs
 from penstock.metering.parsing import PARSED
 from penstock.metering.price_book import PRICE, Book, Books
 from penstock.metering.price_lookup import CHARGE, PriceLookup, charges, decimals, micros_of
@@ -48,16 +49,13 @@ class Pricing:
         self._side: tuple[Book, SideInput] | None = None
 
     def pin(self) -> Pinned:
-        """Prices as they are now, with every change that the server has acknowledged."""
+        """Prices as they are now, with every change that the server has acknowledged.
+
+        A space that has no tariff, or none for any meter, is one that is being loaded: tariffs come
+        in one commit and meters in the next, and every reading in between would be a dead letter.
+        """
         with self._lock:
-            try:
-                changed = self._copy.catch_up()
-            except TopicMissing as error:
-                raise TopicMissing(
-                    f"there are no tariffs: {self._address.url} has no space "
-                    f"{self._address.topic!r}; load them with `penstock metering tariffs load`"
-                ) from error
-            self._books.update(self._copy.documents, changed)
+            self._catch_up()
             side, basis = self._shipped(self._books.book), self._copy.basis
         priced = partial(price_batches, epoch=basis.epoch, seq=basis.seq)
         return Pinned(ArrowStep(priced, PRICED, side), basis)
@@ -66,6 +64,22 @@ class Pricing:
         """Close the connection; the next batch opens a new one."""
         with self._lock:
             self._copy.close()
+
+    def _catch_up(self) -> None:
+        address, load = self._address, "load them with `penstock metering tariffs load`"
+        try:
+            changed = self._copy.catch_up()
+        except TopicMissing as error:
+            raise TopicMissing(
+                f"there are no tariffs: {address.url} has no space {address.topic!r}; {load}"
+            ) from error
+        self._books.update(self._copy.documents, changed)
+        missing = self._books.missing
+        if missing is not None:
+            raise NoTariffs(
+                f"there are no tariffs: space {address.topic!r} at {address.url} has no {missing}; "
+                f"{load}"
+            )
 
     def _shipped(self, book: Book) -> SideInput:
         """A book for workers; the same until the book is another."""

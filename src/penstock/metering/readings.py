@@ -86,7 +86,7 @@ def encode_packed(readings: Sequence[Reading], *, scale: int = 3) -> bytes:
     try:
         packed = [READING.pack(*row) for row in rows]
     except struct.error as error:
-        raise Rejected(f"expected numbers that fit a packed reading, found {error}") from None
+        raise Rejected(f"a number does not fit a packed reading: {error}") from None
     return b"".join([HEADER.pack(MAGIC, VERSION, scale, 0, len(rows)), *packed])
 
 
@@ -131,7 +131,7 @@ def unpack(payload: bytes | memoryview) -> Packed:
         )
     rows = np.frombuffer(payload, READING_DTYPE, offset=HEADER.size)
     if count and int(rows["meter"].max()) > METER_MAX:
-        raise BadPayload("meter", f"expected meter numbers up to {METER_MAX}, found a larger one")
+        raise BadPayload("meter", f"a meter number is above {METER_MAX}")
     return Packed(rows, scale)
 
 
@@ -153,10 +153,10 @@ def _decode_json(payload: bytes) -> list[Reading]:
     try:
         found = _DECODER.decode(payload).readings
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadPayload("json", f"expected readings as JSON, found: {error}") from None
+        raise BadPayload("json", f"not readings as JSON: {error}") from None
     for each in found:
         if not each.energy_wh.is_finite():
-            raise BadPayload("energy", f"expected an energy, found {each.energy_wh}")
+            raise BadPayload("energy", f"{each.energy_wh} is not an energy")
     return [Reading(each.meter, each.time_ms, each.energy_wh, each.quality) for each in found]
 
 

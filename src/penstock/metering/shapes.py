@@ -135,7 +135,7 @@ def named_shape(
             return Steady((low_per_s + high_per_s) / 2)
         case "day":
             return Day(low_per_s, high_per_s, period_ms)
-    raise Rejected(f"expected one of {', '.join(SHAPES)}, found {name!r}")
+    raise Rejected(f"{name!r} is not a shape: use one of {', '.join(SHAPES)}")
 
 
 class Arrivals:

@@ -61,7 +61,7 @@ def parse_sheet(name: str, text: str) -> Sheet:
     except BadTariff as error:
         raise BadTariff(f"{name}: {error.message}") from None
     except (ValueError, RecursionError, csv.Error) as error:
-        raise BadTariff(f"{name}: expected {suffix.upper()}, found: {error}") from error
+        raise BadTariff(f"{name}: malformed {suffix.upper()}: {error}") from error
     raise BadTariff(f"expected a file .toml, .json or .csv, found {name!r}")
 
 
@@ -84,7 +84,7 @@ def _sheet(found: Any) -> Sheet:
         _check(row, f"{', '.join(COLUMNS)} in {where}", COLUMNS)
         sheet.assignments.append(_row({key: _plain(row.get(key)) for key in COLUMNS}, where))
     if not sheet.tariffs and not sheet.assignments:
-        raise BadTariff("expected tariffs or assignments, found neither")
+        raise BadTariff("the file has neither tariffs nor assignments")
     return sheet
 
 
@@ -99,12 +99,12 @@ def _csv_rows(text: str) -> list[Row]:
             continue
         if len(cells) != len(header):
             raise BadTariff(
-                f"line {reader.line_num}: expected {len(header)} values, found {len(cells)}"
+                f"line {reader.line_num}: there are {len(header)} columns and {len(cells)} values"
             )
         found = {key: cell.strip() for key, cell in zip(header, cells, strict=True)}
         rows.append(_row(found, f"line {reader.line_num}"))
     if not rows:
-        raise BadTariff("expected assignments, found none")
+        raise BadTariff("the file has no assignments")
     return rows
 
 

@@ -126,7 +126,7 @@ def parse_tariff(document: Any) -> Tariff:
     for number, found in enumerate(_list(fields["versions"], "versions"), start=1):
         with about(f"version {number}"):
             versions.append(_version(found))
-    _check_order([version.valid_from for version in versions], "version")
+    _check_order([version.valid_from for version in versions], "versions")
     return Tariff(zone, tuple(sorted(versions)))
 
 
@@ -140,7 +140,7 @@ def parse_meter(document: Any) -> tuple[Assignment, ...]:
             if not isinstance(entry["tariff"], str) or not entry["tariff"]:
                 raise BadTariff(f"expected the name of a tariff, found {entry['tariff']!r}")
             found.append(Assignment(entry["tariff"], instant_of(entry["valid_from"])))
-    _check_order([each.valid_from for each in found], "tariff of the meter")
+    _check_order([each.valid_from for each in found], "tariffs of the meter")
     return tuple(sorted(found, key=lambda each: each.valid_from))
 
 
@@ -207,13 +207,13 @@ def with_assignments(
         if tariff not in zones:
             known = ", ".join(sorted(zones)) or "none"
             raise BadTariff(
-                f"expected one of the tariffs that are there, {known}; found {tariff!r}"
+                f"there is no tariff {tariff!r}: give one of those that are there, {known}"
             )
         begin = begin_of(when, zones[tariff])
         if added.setdefault(begin, tariff) != tariff:
             raise BadTariff(
-                f"expected one tariff of the meter from {instant_text(begin)} on, found "
-                f"{added[begin]!r} and {tariff!r}"
+                f"the meter has two tariffs from {instant_text(begin)} on, {added[begin]!r} and "
+                f"{tariff!r}: give one"
             )
     return {
         "assignments": [
@@ -248,7 +248,7 @@ def _band(document: Any, kind: str, number: int) -> Band:
     required = {"price_per_kwh"} if kind == "time_of_use" else {"price_per_kwh", "months"}
     fields = _fields(document, f"a {kind} band", required, times)
     if not times & fields.keys():
-        raise BadTariff("expected hours or days, found neither: one price for all is 'otherwise'")
+        raise BadTariff("a band has hours or days: one price for all is 'otherwise'")
     said = ", ".join(f"{key} {fields[key]}" for key in ("months", "days", "hours") if key in fields)
     return Band(
         parse_price(fields["price_per_kwh"]),
@@ -267,16 +267,15 @@ def _prices(bands: Sequence[Band], otherwise: Decimal | None) -> tuple[Decimal, 
             other = owners[place]
             if other is not None:
                 raise BadTariff(
-                    f"expected one price for {cell_words(place)}, found an overlap of "
-                    f"{other.words} and {band.words}"
+                    f"two prices for {cell_words(place)}: {other.words} and {band.words} overlap"
                 )
             owners[place] = band
     prices = [otherwise if owner is None else owner.price for owner in owners]
     settled = tuple(price for price in prices if price is not None)
     if len(settled) < CELLS:
         raise BadTariff(
-            f"expected a price for {cell_words(prices.index(None))}, found a gap: add a band, or "
-            "'otherwise' for all other hours"
+            f"no price for {cell_words(prices.index(None))}: add a band, or 'otherwise' for all "
+            "other hours"
         )
     return settled
 
@@ -284,7 +283,7 @@ def _prices(bands: Sequence[Band], otherwise: Decimal | None) -> tuple[Decimal, 
 def _check_order(begins: list[datetime], what: str) -> None:
     for one, other in pairwise(sorted(begins)):
         if one == other:
-            raise BadTariff(f"expected one {what} from {instant_text(one)} on, found two")
+            raise BadTariff(f"there are two {what} from {instant_text(one)} on")
 
 
 def _fields(document: Any, what: str, required: set[str], optional: set[str]) -> Mapping[str, Any]:
@@ -318,7 +317,7 @@ def _entity(prefix: str, name: str, what: str) -> str:
             for byte in (bytes([value]) for value in name.encode())
         ]
     except UnicodeEncodeError:
-        raise BadTariff(f"expected a {what} of whole characters, found {name!a}") from None
+        raise BadTariff(f"a {what} has half a character (a lone surrogate): {name!a}") from None
     entity = prefix + b"".join(plain).decode()
     if not name or len(entity) > ID_MAX:
         raise BadTariff(

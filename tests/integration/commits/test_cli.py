@@ -96,7 +96,7 @@ def test_a_change_on_an_old_basis_or_of_an_old_event_is_refused(
 
 
 def test_what_cannot_be_is_told_in_one_line(environ: dict[str, str], space: str) -> None:
-    assert "expected JSON, found 'nonsense'" in refused(environ, "set", space, "e", "nonsense")
+    assert "'nonsense' is not JSON" in refused(environ, "set", space, "e", "nonsense")
     assert "entity id" in refused(environ, "set", space, "a b", "1")
     assert "there is no topic" in refused(environ, "get", space, "e")
     assert "there is no topic" in refused(environ, "watch", space)

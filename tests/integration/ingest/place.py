@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+from base64 import b64decode
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -19,7 +20,7 @@ import uvloop
 from penstock.client import AsyncClient, ClientSettings
 from penstock.client.raw_topic import ServerTopic
 from penstock.ingest.edge import Edge
-from penstock.ingest.raw_topic import Landed, TopicNames, identity_of, payload_of
+from penstock.ingest.raw_topic import Landed, TopicNames, identity_of
 from penstock.metering.fleet import Fleet
 from tests.waiting import until
 
@@ -62,7 +63,7 @@ async def raw_messages(url: str, raw: str = "ingest.raw") -> list[tuple[str, int
             for record in page.records:
                 identity = identity_of(record.node, record.tag)
                 assert identity is not None
-                found.append((*identity, payload_of(bytes(record.raw_data))))
+                found.append((*identity, b64decode(bytes(record.raw_data)[1:-1])))
     return found
 
 
@@ -97,13 +98,13 @@ class SlowTopic:
 
     def __init__(self, topic: ServerTopic, per_s: float) -> None:
         self._topic = topic
-        self._per_s = per_s
+        self.per_s = per_s
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._topic, name)
 
     async def append(self, body: bytes, key: str) -> Landed:
-        await asyncio.sleep(body.count(b'"node"') / self._per_s)
+        await asyncio.sleep(body.count(b'"node"') / self.per_s)
         return await self._topic.append(body, key)
 
 

@@ -73,7 +73,7 @@ def test_lost_requests_and_lost_answers_double_nothing(shared_url, raw, seed):
         topic = Wire(server_topic(shared_url, raw), random)
         async with edge_at(shared_url, topic=topic) as edge:
             state = await LoadGenerator(Target(*edge.address), fleet, Steady(150)).run(seconds=1.0)
-            assert edge.values()["retries_total"] > 0
+            assert edge.numbers().retries > 0
         await check_fleet(shared_url, fleet, state.sent_by_device, raw)
 
     with seeded(seed) as random:
@@ -234,7 +234,7 @@ def test_a_topic_that_was_away_until_it_forgot_the_key_is_read_before_it_is_writ
         async with edge_at("", topic=deaf, clock=clock) as edge:
             async with Device(*edge.address, "a") as device:
                 await device.send(b"once")
-                await until(lambda: edge.values()["retries_total"] > 0, "a try that failed")
+                await until(lambda: edge.numbers().retries > 0, "a try that failed")
                 clock.advance(2 * KEY_WINDOW_MS)
                 deaf.append = topic.append
                 deaf.is_away = False

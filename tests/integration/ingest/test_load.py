@@ -7,12 +7,16 @@ import signal
 import time
 from pathlib import Path
 
+import pytest
+
+from penstock.ingest.frames import Frame, FrameReader
 from penstock.ingest.limits import EdgeLimits
-from penstock.kernel.units import MIB
+from penstock.kernel.units import KIB, MIB
 from penstock.metering.fleet import Fleet
 from penstock.metering.load import LoadGenerator, Target
 from penstock.metering.shapes import SHAPES, Steady, named_shape
 from tests.integration.ingest.place import (
+    LIMIT_S,
     EdgeProcess,
     SlowTopic,
     check_fleet,
@@ -95,9 +99,51 @@ def test_a_topic_server_that_stands_still_brings_the_windows_down_and_no_error_t
     run(stand_still())
 
 
+@pytest.mark.parametrize("slow", ["accept", "reassemble"])
+def test_the_stage_of_the_edge_that_is_slow_is_the_one_that_is_named(shared_url, slow, monkeypatch):
+    raw = f"slow.{slow}"
+    topic = server_topic(shared_url, raw)
+    if slow == "accept":
+        feed = FrameReader.feed
+
+        def slowly(self: FrameReader, data: bytes) -> list[Frame]:
+            frames = feed(self, data)
+            time.sleep(0.002 * len(frames))  # what reading takes, on the thread of the edge
+            return frames
+
+    async def named() -> None:
+        fleet, seen = Fleet(devices=4, meters=5), []
+        limited = SlowTopic(topic, 200.0 if slow == "reassemble" else 1e6)
+        limits = EdgeLimits(buffered_bytes_max=64 * KIB if slow == "reassemble" else 8 * MIB)
+        async with edge_at(shared_url, topic=limited, limits=limits) as edge:
+            if slow == "accept":
+                monkeypatch.setattr(FrameReader, "feed", slowly)
+            load = LoadGenerator(Target(*edge.address), fleet, Steady(2_000))
+            running = asyncio.ensure_future(load.run(seconds=LIMIT_S))
+
+            def look() -> bool:
+                seen.append(edge.windows.status().bottleneck)
+                return seen[-1] == slow
+
+            await until(look, lambda: f"{slow} to be named, not {set(seen)}")
+            monkeypatch.undo()
+            limited.per_s = 1e6
+            load.end()
+            state = await running
+            assert state.sent == state.acked
+        assert set(seen) <= {None, slow}
+        await check_fleet(shared_url, fleet, state.sent_by_device, raw)
+
+    run(named())
+
+
 def test_stages_behind_the_topic_hold_the_edge_back(shared_url, raw):
     class Behind:
         room = 0
+        refusals = 0
+
+        def refused(self) -> None:
+            self.refusals += 1
 
         def measure(self, now_ms: int) -> None:
             """It has nothing to measure."""
@@ -109,6 +155,7 @@ def test_stages_behind_the_topic_hold_the_edge_back(shared_url, raw):
             running = asyncio.ensure_future(load.run(seconds=0.5))
             await until(lambda: edge.core.reassemble.occupied > 20, "messages that wait")
             assert edge.core.counters.messages_acked == 0
+            await until(lambda: behind.refusals > 1, "to hear that messages wait")
             behind.room = 7
             await until(lambda: edge.core.counters.messages_acked >= 7, "the first seven")
             behind.room = 1_000

@@ -166,8 +166,8 @@ def test_what_is_wrong_is_said_in_one_line_and_nothing_is_written(
     bad = tmp_path / "bad.toml"
     bad.write_text(TOML.replace("otherwise = 0.36", ""))
     assert (
-        "Error: bad.toml: tariff 'night': version 1: expected a price for Mondays in January at "
-        "06:00, found a gap: add a band, or 'otherwise' for all other hours"
+        "Error: bad.toml: tariff 'night': version 1: no price for Mondays in January at "
+        "06:00: add a band, or 'otherwise' for all other hours"
     ) in refused(url, "load", str(bad), *here)
     assert "give the new price: --price, or --band" in refused(
         url, "set", "a", "--from", "2026-01-01", *here

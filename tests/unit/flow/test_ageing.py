@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from penstock.flow import AgeingQueue, Standing, Urgency
+from penstock.flow.ageing import AgeingQueue
+from penstock.flow.fairqueue import Standing
+from penstock.flow.priority import Urgency
 
 
 def ticked(queue: AgeingQueue[str], from_ms: int, to_ms: int) -> None:

@@ -8,7 +8,9 @@ import sys
 
 def test_importing_flow_needs_nothing_but_the_standard_library_and_the_kernel() -> None:
     program = (
-        "import sys; before = set(sys.modules); from penstock.flow import *;"
+        "import importlib, pkgutil, sys; before = set(sys.modules); from penstock import flow;"
+        "modules = pkgutil.iter_modules(flow.__path__, 'penstock.flow.');"
+        "[importlib.import_module(module.name) for module in modules];"
         "print(*sorted({m.split('.')[0] for m in set(sys.modules) - before}));"
         "print(*sorted(m for m in sys.modules if m.startswith('penstock.')))"
     )

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from penstock.flow import Backoff
+from penstock.flow.backoff import Backoff
 
 COMMITS = Backoff(base_ms=25 / 32, cap_ms=1_000, jitter=0.0, window_ms=30_000)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.flow import Closed, WindowedChannel
+from penstock.flow.channel import Closed, WindowedChannel
 from penstock.kernel.errors import Rejected
 
 
@@ -16,15 +16,15 @@ def filled(window: int, count: int) -> WindowedChannel[int]:
 
 def test_a_sender_gets_credits_up_to_the_target_and_then_none() -> None:
     channel: WindowedChannel[int] = WindowedChannel(1_000)
-    assert sum(channel.try_send(item) for item in range(1_000)) == 700
+    assert sum(channel.try_send_many([item]) for item in range(1_000)) == 700
     assert channel.room == 0
 
 
 def test_growing_grants_at_once() -> None:
     channel = filled(100, 70)
-    assert not channel.try_send(70)
+    assert not channel.try_send_many([70])
     channel.resize(200)
-    assert channel.try_send(70)
+    assert channel.try_send_many([70])
     assert channel.room == 69
 
 
@@ -35,19 +35,19 @@ def test_shrinking_below_occupancy_grants_nothing_until_it_has_drained() -> None
     for left in range(69, 6, -1):
         channel.receive()
         channel.done()
-        assert not channel.try_send(-1), f"{left} of 10 slots are taken"
+        assert not channel.try_send_many([-1]), f"{left} of 10 slots are taken"
     channel.receive()
     channel.done()
-    assert channel.try_send(-1)
+    assert channel.try_send_many([-1])
     assert channel.receive_up_to(99) == [64, 65, 66, 67, 68, 69, -1]
 
 
 def test_a_received_item_keeps_its_slot_until_it_is_done() -> None:
     channel = filled(10, 7)
     channel.receive_up_to(7)
-    assert not channel.try_send(8)
+    assert not channel.try_send_many([8])
     channel.done(1)
-    assert channel.try_send(8)
+    assert channel.try_send_many([8])
 
 
 def test_finishing_what_was_not_received_is_an_error_and_changes_nothing() -> None:
@@ -62,8 +62,8 @@ def test_finishing_what_was_not_received_is_an_error_and_changes_nothing() -> No
 def test_a_window_of_one_slot_still_moves_items() -> None:
     channel: WindowedChannel[int] = WindowedChannel(1)
     for item in range(3):
-        assert channel.try_send(item)
-        assert not channel.try_send(99)
+        assert channel.try_send_many([item])
+        assert not channel.try_send_many([99])
         assert channel.receive() == item
         channel.done()
 
@@ -71,9 +71,8 @@ def test_a_window_of_one_slot_still_moves_items() -> None:
 def test_close_refuses_senders_and_drains_receivers() -> None:
     channel = filled(10, 3)
     channel.close()
-    for send in (lambda: channel.try_send(9), lambda: channel.try_send_many([9])):
-        with pytest.raises(Closed):
-            send()
+    with pytest.raises(Closed):
+        channel.try_send_many([9])
     assert channel.receive_up_to(10) == [0, 1, 2]
 
 
@@ -107,20 +106,6 @@ def test_a_window_below_one_slot_is_refused() -> None:
         WindowedChannel(0)
 
 
-def test_waiting_senders_are_woken_for_a_batch_or_when_nothing_is_queued() -> None:
-    channel = filled(1_000, 700)
-    channel.receive_up_to(50)
-    channel.done(50)
-    assert channel.worth_waking == 0
-    channel.receive_up_to(40)
-    channel.done(40)
-    assert channel.worth_waking == 90
-    lone = filled(1_000, 700)
-    lone.receive_up_to(700)
-    lone.done(1)
-    assert lone.worth_waking == 1
-
-
 def test_a_report_tells_what_happened_since_the_last_one() -> None:
     channel: WindowedChannel[int] = WindowedChannel(100)
     channel.measure(0)
@@ -139,7 +124,7 @@ def test_a_report_tells_what_happened_since_the_last_one() -> None:
 def test_a_report_says_whether_senders_were_refused() -> None:
     channel = filled(10, 7)
     assert not channel.report(0).refused
-    channel.try_send(8)
+    channel.try_send_many([8])
     assert channel.report(0).refused
     assert not channel.report(0).refused
 

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from penstock.flow import FairQueue, Standing
+from penstock.flow.fairqueue import FairQueue, Standing
 
 TOPIC_WEIGHTS = (1, 1, 2, 4, 8)
 

@@ -4,8 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.flow import Governor, Level, Load, Weights, climb, hold_ms
-from penstock.flow.governor import PUSH_SHARE_MAX, PUSH_SHARE_MIN, PUSH_WITHIN_MS, STEADY
+from penstock.flow.governor import (
+    PUSH_SHARE_MAX,
+    PUSH_SHARE_MIN,
+    PUSH_WITHIN_MS,
+    STEADY,
+    Governor,
+    Level,
+    Load,
+    Weights,
+    climb,
+    hold_ms,
+)
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
-from penstock.flow import Measurement, PlannerMemory, PlannerPolicy, StageMemory, WindowPlanner
 from penstock.flow.gradient import Probe
-from penstock.flow.planner import Growth, cubic, fit_budget, size_class
+from penstock.flow.meter import Measurement
+from penstock.flow.planner import (
+    Growth,
+    PlannerMemory,
+    PlannerPolicy,
+    StageMemory,
+    WindowPlanner,
+    cubic,
+    fit_budget,
+    size_class,
+)
 from penstock.kernel.errors import Rejected
 from penstock.kernel.units import MIB
 
@@ -31,9 +42,20 @@ def idle(*windows: int) -> list[Measurement]:
 
 def last_window(seen: Measurement, stage: StageMemory, growth: Growth = "aimd") -> int:
     """The window planned for the last of three stages, the others being idle."""
+    return last_windows([seen], stage, growth)[0]
+
+
+def last_windows(
+    seconds: Sequence[Measurement], stage: StageMemory, growth: Growth = "aimd"
+) -> list[int]:
+    """The same for some seconds, each measured at the window that it finds."""
     kept = PlannerMemory((StageMemory(4_096), StageMemory(4_096), stage))
-    plan = planner(growth).plan(kept, [*idle(4_096, 4_096), seen])
-    return plan.memory.windows[2]
+    windows = []
+    for each in seconds:
+        seen = replace(each, window=kept.windows[2])
+        kept = planner(growth).plan(kept, [*idle(4_096, 4_096), seen]).memory
+        windows.append(kept.windows[2])
+    return windows
 
 
 @pytest.mark.parametrize(("occupancy", "window"), [(0.85, 8_000), (0.851, 5_600), (1.4, 5_600)])
@@ -44,7 +66,21 @@ def test_occupancy_above_085_decreases_by_07_and_at_085_does_not(occupancy, wind
 @pytest.mark.parametrize(("p99_ms", "window"), [(20, 8_000), (20.1, 5_600)])
 def test_a_p99_above_twice_the_baseline_decreases_and_at_twice_does_not(p99_ms, window):
     seen = Measurement(8_000, p99_ns=int(p99_ms * MS_NS), latency_samples=5_000)
-    assert last_window(seen, StageMemory(8_000, {1: 10.0 * MS_NS})) == window
+    assert last_windows([seen] * 2, StageMemory(8_000, {1: 10.0 * MS_NS})) == [8_000, window]
+
+
+def test_a_p99_that_is_high_for_one_second_is_no_congestion_and_lets_nothing_grow():
+    late = Measurement(8_000, p99_ns=50 * MS_NS, latency_samples=5_000, refused=True)
+    good = replace(late, p99_ns=10 * MS_NS)
+    stage = StageMemory(8_000, {1: 10.0 * MS_NS})
+    windows = last_windows([late, good, late, good, late, late, late, late], stage)
+    assert windows == [8_000, 8_064, 8_064, 8_128, 8_128, 5_689, 3_982, 2_787]
+
+
+@pytest.mark.parametrize(("p99_ms", "window"), [(1.0, 8_000), (1.1, 5_600)])
+def test_a_p99_of_microseconds_is_noise_whatever_it_usually_is(p99_ms, window):
+    seen = Measurement(8_000, p99_ns=int(p99_ms * MS_NS), latency_samples=5_000)
+    assert last_windows([seen] * 2, StageMemory(8_000, {1: 0.02 * MS_NS}))[-1] == window
 
 
 def test_a_p99_that_chance_explains_is_no_congestion():
@@ -71,7 +107,7 @@ def test_an_increase_adds_64_and_ends_at_131072(window, after):
 def test_a_window_that_held_nobody_back_is_left_alone():
     plan = planner().plan(memory(4_096, 4_096, 4_096), idle(4_096, 4_096, 4_096))
     assert (plan.changes, plan.memory.windows) == ((), (4_096,) * 3)
-    assert str(plan.decisions[2]) == "store: hold 4096, nobody waited for it"
+    assert str(plan.decisions[2]) == "store: hold 4096, nothing waited for it"
 
 
 def test_every_tick_in_which_senders_were_refused_adds_64_until_more_lets_no_more_through():
@@ -140,19 +176,21 @@ def test_the_baseline_begins_with_the_first_p99_and_then_follows_a_tenth():
 
 
 def test_the_baseline_learns_nothing_from_congestion_of_either_kind():
-    slow = Measurement(4_096, p99_ns=2_001, latency_samples=5_000)
-    full = Measurement(4_096, p99_ns=1_500, latency_samples=5_000, occupancy=0.9)
-    assert learnt(StageMemory(4_096, {1: 1_000.0}), slow) == 1_000
-    assert learnt(StageMemory(4_096, {1: 1_000.0}), full) == 1_000
+    usual = 10.0 * MS_NS
+    slow = Measurement(4_096, p99_ns=21 * MS_NS, latency_samples=5_000)
+    full = Measurement(4_096, p99_ns=15 * MS_NS, latency_samples=5_000, occupancy=0.9)
+    assert learnt(StageMemory(4_096, {1: usual}), slow) == usual
+    assert learnt(StageMemory(4_096, {1: usual}), full) == usual
 
 
 def test_a_stage_that_stays_slow_never_becomes_its_own_norm():
-    kept = memory(131_072, 131_072, 131_072, baseline_ns=1_000.0)
+    usual = 10.0 * MS_NS
+    kept = memory(131_072, 131_072, 131_072, baseline_ns=usual)
     for _ in range(60):
-        slow = [Measurement(w, p99_ns=3_000, latency_samples=5_000) for w in kept.windows]
+        slow = [Measurement(w, p99_ns=30 * MS_NS, latency_samples=5_000) for w in kept.windows]
         kept = planner().plan(kept, slow).memory
     assert kept.windows == (1_024,) * 3
-    assert [stage.baselines for stage in kept.stages] == [{1: 1_000.0}] * 3
+    assert [stage.baselines for stage in kept.stages] == [{1: usual}] * 3
 
 
 def test_a_large_batch_that_takes_longer_than_a_small_one_is_not_congested():
@@ -166,8 +204,10 @@ def test_a_large_batch_that_takes_longer_than_a_small_one_is_not_congested():
         kept = plan.memory
     slow = Measurement(8_000, p99_ns=1_201 * MS_NS, latency_samples=5_000, batch_items=1_400)
     plan = planner().plan(kept, [slow, *idle(4_096, 4_096)])
-    assert plan.decisions[0].action == "decrease"
-    assert plan.decisions[0].reason == "p99 1.2 s is above 2 × baseline 600 ms"
+    told = "p99 1.2 s is above 2 × baseline 600 ms"
+    assert plan.decisions[0][1:] == ("hold", 8_000, f"{told}, which may pass")
+    plan = planner().plan(plan.memory, [slow, *idle(4_096, 4_096)])
+    assert plan.decisions[0][1:] == ("decrease", 5_600, told)
 
 
 @pytest.mark.parametrize(("batch_items", "usual"), [(40, 2_000), (100, 4_000), (10, 1_000)])
@@ -341,7 +381,7 @@ def test_start_fits_the_first_windows_into_the_budget():
 
 
 def test_as_many_measurements_as_stages():
-    with pytest.raises(Rejected, match="expected 3 measurements, found 2"):
+    with pytest.raises(Rejected, match="3 stages need as many measurements, not 2"):
         planner().plan(memory(4_096, 4_096, 4_096), idle(4_096, 4_096))
 
 

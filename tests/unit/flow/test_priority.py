@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.flow import TOPIC_BANDS, Bands, Urgency, effective_priority, recency
-from penstock.flow.priority import ageing, ms_until
+from penstock.flow.priority import (
+    TOPIC_BANDS,
+    Bands,
+    Urgency,
+    ageing,
+    effective_priority,
+    ms_until,
+    recency,
+)
 
 
 @pytest.mark.parametrize(

@@ -38,11 +38,20 @@ def test_a_status_becomes_the_structs_of_the_protocol() -> None:
 
 def test_only_decisions_after_the_last_report_are_told() -> None:
     found = status()
-    everything = ingest_facts(found, now_ms=10_000, after_ms=0, budget_bytes=0).decisions
-    assert everything
-    newest_ms = max(each.at for each in everything)
-    again = ingest_facts(found, now_ms=10_000, after_ms=newest_ms, budget_bytes=0)
+    assert {each["action"] for each in found["decisions"]} == {"hold"}
+    more = {**found["decisions"][0], "action": "increase", "ago_ms": 50}
+    found["decisions"].append(more)
+    told = ingest_facts(found, now_ms=10_000, after_ms=0, budget_bytes=0).decisions
+    assert [(each.action, each.at) for each in told] == [("increase", 9_950)], "no window was left"
+    again = ingest_facts(found, now_ms=10_000, after_ms=9_950, budget_bytes=0)
     assert again.decisions == []
+
+
+def test_a_note_does_not_name_its_stage_again() -> None:
+    found = status()
+    assert found["stages"][0]["note"].startswith("parse: ")
+    [parse, _] = ingest_facts(found, now_ms=1, after_ms=0, budget_bytes=0).stages
+    assert parse.note.startswith("hold ")
 
 
 def test_an_edge_alone_has_no_stage_to_hold() -> None:

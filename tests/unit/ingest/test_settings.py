@@ -31,7 +31,7 @@ def test_each_has_its_own_variables():
         ({"PENSTOCK_INGEST_GROWTH": "fast"}, "aimd, cubic"),
         ({"PENSTOCK_INGEST_HOST": "0.0.0.0"}, "PENSTOCK_INGEST_TOKENS_FILE"),
         ({"PENSTOCK_INGEST_TLS_CERT": "x"}, "tls_key"),
-        ({"PENSTOCK_INGEST_MAX_MESSAGE_BYTES": "1 MiB"}, "716800"),
+        ({"PENSTOCK_INGEST_MAX_MESSAGE_BYTES": "5 MiB"}, "4194304"),
     ],
 )
 def test_what_cannot_be_is_refused_with_a_hint(environ, hint):

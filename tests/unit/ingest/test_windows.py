@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.flow import PlannerPolicy, StageStatus, WindowedChannel
+from penstock.flow.channel import WindowedChannel
+from penstock.flow.meter import StageStatus
+from penstock.flow.planner import PlannerPolicy
 from penstock.ingest.accept import EdgeCore
 from penstock.ingest.limits import EdgeLimits
-from penstock.ingest.status import edge_values, prometheus, status_values
+from penstock.ingest.status import Numbers, status_values
 from penstock.ingest.windows import Windows, bottleneck
 from penstock.kernel.errors import Rejected
 from penstock.testing import ManualClock
@@ -49,7 +51,7 @@ def test_a_budget_that_begins_to_bind_is_told_once():
     told = []
     found = stages()
     windows = Windows(found, warn=told.append)
-    found[0].try_send("x", 10**6)
+    found[0].try_send_many(["x"], 10**6)
     for now_ms in range(0, 4_000, 100):
         windows.tick(now_ms)
     assert len(told) == 1
@@ -61,7 +63,14 @@ def status_of(name: str, **more) -> StageStatus:
 
 
 def test_without_anybody_who_waits_there_is_no_bottleneck():
-    assert bottleneck([status_of("a", busy=0.9), status_of("b")]) is None
+    assert bottleneck([status_of("a", busy=0.7), status_of("b", busy=0.9)]) is None
+    assert bottleneck([status_of("a", busy=0.9, chain="job"), status_of("b", chain="job")]) is None
+
+
+def test_a_first_stage_that_reads_all_the_time_is_the_bottleneck():
+    """It refuses nobody: devices wait at their sockets."""
+    assert bottleneck([status_of("a", busy=0.9), status_of("b", busy=0.2)]) == "a"
+    assert bottleneck([status_of("a", busy=0.9), status_of("b", refused=True)]) == "b"
 
 
 def test_the_last_stage_that_makes_others_wait_is_the_bottleneck():
@@ -110,7 +119,7 @@ def test_prometheus_gets_every_number_with_its_type():
     core = EdgeCore(EdgeLimits(), ManualClock())
     windows = Windows(core.stages)
     windows.stages[1].latency_total.record(3_000_000, 2)
-    text = prometheus(windows, edge_values(core, retries=3))
+    text = Numbers(core, windows, retries=3).prometheus().decode()
     lines = text.splitlines()
     for line in (
         'scheduler_window_size{stage="accept"} 4096',
@@ -123,6 +132,8 @@ def test_prometheus_gets_every_number_with_its_type():
         "ingest_retries_total 3",
     ):
         assert line in lines
+    assert "ingest_behind" not in text, "an edge alone has no pipeline"
+    assert "ingest_behind 7" in Numbers(core, windows, behind=7).prometheus().decode().splitlines()
     names = {line.split()[2] for line in lines if line.startswith("# TYPE")}
     for line in lines:
         if not line.startswith("#"):
@@ -134,7 +145,8 @@ def test_prometheus_gets_every_number_with_its_type():
 
 def test_a_status_is_plain_values():
     core = EdgeCore(EdgeLimits(), ManualClock())
-    found = status_values(Windows(core.stages).status(), edge_values(core))
+    windows = Windows(core.stages)
+    found = status_values(windows.status(), Numbers(core, windows).edge())
     assert [stage["name"] for stage in found["stages"]] == ["accept", "reassemble"]
     assert (found["bottleneck"], found["edge"]["connections"]) == (None, 0)
     assert [(stage["p50_ns"], stage["p99_ns"]) for stage in found["stages"]] == [(None, None)] * 2

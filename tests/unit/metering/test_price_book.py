@@ -4,7 +4,8 @@ from decimal import Decimal
 from typing import Any
 
 from penstock.metering.hours import cell, instant_of
-from penstock.metering.price_book import Books, make_book
+from penstock.metering.price_book import Books
+from tests.books import make_book
 
 
 def flat(price: str, since: str) -> dict[str, Any]:
@@ -112,3 +113,14 @@ def test_an_empty_book_has_its_columns() -> None:
     book = make_book({})
     assert (book.spans.num_rows, book.lists.num_rows) == (0, 0)
     assert book.spans.column_names == ["meter", "valid_from", "valid_to", "list"]
+
+
+def test_a_space_that_is_half_loaded_says_what_it_has_none_of() -> None:
+    books = Books()
+    assert books.missing == "tariff"
+    documents = {"tariff:a": tariff(flat("1", month(1)))}
+    books.update(documents, documents)
+    assert books.missing == "meter with a tariff"
+    documents["meter:7"] = meter(("a", month(1)))
+    books.update(documents, documents)
+    assert books.missing is None

@@ -84,13 +84,13 @@ def test_versions_are_sorted_by_their_beginning() -> None:
                                                "valid_from, found no price_per_kwh")),
         (flat() | {"bands": []}, ("with nothing but kind, price_per_kwh, valid_from, found also "
                                  "bands")),
-        (by_hours(NIGHT), ("expected a price for Mondays in January at 06:00, found a gap: add a "
+        (by_hours(NIGHT), ("no price for Mondays in January at 06:00: add a "
                           "band, or 'otherwise' for all other hours")),
         (by_hours(NIGHT, NIGHT | {"hours": "20-23"}, otherwise="1"),
-         ("expected one price for Mondays in January at 22:00, found an overlap of band 1 (hours "
-         "22-6) and band 2 (hours 20-23)")),
+         ("two prices for Mondays in January at 22:00: band 1 (hours "
+         "22-6) and band 2 (hours 20-23) overlap")),
         (by_hours(otherwise="1"), "expected a list of bands, found []"),
-        (by_hours({"price_per_kwh": "1"}), ("band 1: expected hours or days, found neither: one "
+        (by_hours({"price_per_kwh": "1"}), ("band 1: a band has hours or days: one "
                                            "price for all is 'otherwise'")),
         (by_hours(NIGHT | {"months": "1"}), ("band 1: expected a time_of_use band with nothing but "
                                             "days, hours, price_per_kwh, found also months")),
@@ -111,7 +111,7 @@ def test_a_version_that_makes_no_sense_is_refused_with_what_is_wrong(
 
 def test_a_document_that_makes_no_sense_is_refused_with_what_is_wrong() -> None:
     assert refusal() == "expected a list of versions, found []"
-    assert refusal(flat(), flat("0.4")) == f"expected one version from {JULY} on, found two"
+    assert refusal(flat(), flat("0.4")) == f"there are two versions from {JULY} on"
     assert "expected a time zone such as 'Europe/Berlin'" in refusal(flat(), zone="Berlin")
     assert "found 'Europe/Nowhere'" in refusal(flat(), zone="Europe/Nowhere")
     assert "found '../etc/passwd'" in refusal(flat(), zone="../etc/passwd")
@@ -128,7 +128,7 @@ def test_assignments_are_sorted_and_two_for_one_time_refused() -> None:
     found = parse_meter({"assignments": [late, early]})
     assert [each.tariff for each in found] == ["a", "b"]
     assert found[1] == Assignment("b", datetime(2026, 7, 1, tzinfo=UTC))
-    with pytest.raises(BadTariff, match="expected one tariff of the meter from 2026-07-01"):
+    with pytest.raises(BadTariff, match="two tariffs of the meter from 2026-07-01"):
         parse_meter({"assignments": [late, late | {"tariff": "c"}]})
     with pytest.raises(BadTariff, match="assignment 1: expected the name of a tariff, found None"):
         parse_meter({"assignments": [late | {"tariff": None}]})
@@ -164,7 +164,7 @@ def test_names_become_ids_and_come_back() -> None:
         assert name_of(meter_id(name)) == name
     with pytest.raises(BadTariff, match="expected a meter of 1 to 249 characters"):
         meter_id("x" * 250)
-    with pytest.raises(BadTariff, match="whole characters"):
+    with pytest.raises(BadTariff, match="half a character"):
         meter_id("\ud800")
 
 
@@ -192,7 +192,9 @@ def test_a_meter_keeps_its_assignments_and_gets_no_unknown_tariff() -> None:
         {"tariff": "a", "valid_from": "2026-01-01T00:00:00Z"},
         {"tariff": "b", "valid_from": "2026-06-30T22:00:00Z"},
     ]
-    with pytest.raises(BadTariff, match="expected one of the tariffs that are there, a, b; found"):
+    with pytest.raises(
+        BadTariff, match="there is no tariff 'c': give one of those that are there, a, b"
+    ):
         with_assignments(None, [("c", "2026-01-01")], zones)
-    with pytest.raises(BadTariff, match="found 'a' and 'b'"):
+    with pytest.raises(BadTariff, match="'a' and 'b': give one"):
         with_assignments(None, [("a", "2026-01-01T00:00Z"), ("b", "2026-01-01T00:00Z")], zones)
