@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, expect, sync_playwright
 
 from tests.conformance.servers import ServerProcess
-from tests.e2e.visiting import ask
+from tests.e2e.visiting import PATIENCE_MS, ask
 from tests.environment import CHROMIUM, E2E_REQUIRED
 from tools import chromium
 
@@ -32,6 +32,7 @@ def browser() -> Iterator[Browser]:
         if E2E_REQUIRED:
             pytest.fail(chromium.WHAT_TO_DO)
         pytest.skip(f"not run: {chromium.WHAT_TO_DO}")
+    expect.set_options(timeout=PATIENCE_MS)
     with sync_playwright() as playwright:
         running = playwright.chromium.launch(executable_path=found, args=list(FLAGS))
         yield running

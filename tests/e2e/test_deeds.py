@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from tests.conformance.servers import ServerProcess
 from tests.e2e.conftest import EVIL, fill, url_of
@@ -90,18 +90,7 @@ def test_tab_leads_to_everything_on_the_page_of_a_queue(browser: Browser, server
         page = visit.open("/queues/jobs")
         letters(page).get_by_label("Choose all").check()
         expect(letters(page).get_by_role("button", name="Replay 2")).to_be_visible()
-        page.evaluate("""() => {
-            for (const one of document.querySelectorAll('main :is(button, a[href], input, select)'))
-              if (one.checkVisibility()) one.dataset.untouched = '1';
-            document.addEventListener('focusin', (event) => delete event.target.dataset.untouched);
-            document.activeElement.blur();
-        }""")
-        untouched = page.locator("main [data-untouched]")
-        for _ in range(150):
-            page.keyboard.press("Tab")
-            if not untouched.count():
-                break
-        assert untouched.evaluate_all("(all) => all.map((one) => one.outerHTML)") == []
+        assert visit.beyond_keys() == []
         visit.check()
 
 
@@ -220,6 +209,28 @@ def test_a_change_that_meets_anothers_converges_on_the_page(
         expect(history.locator("tbody tr").first).to_contain_text("99")
 
 
+def test_a_change_whose_answer_was_lost_does_not_stop_the_next_one(
+    browser: Browser, server: ServerProcess
+):
+    base = url_of(server)
+
+    def lose(route: Route) -> None:
+        route.fetch()
+        route.abort()
+
+    with visiting(browser, base) as visit:
+        page = visit.open("/entities/prices/flat")
+        page.get_by_label("cents_per_kwh").fill("71")
+        visit.is_away = True  # it looks as if
+        page.route("**/commits", lose, times=1)
+        page.get_by_role("button", name="Commit").click()
+        expect(page.get_by_text("The server does not answer.").first).to_be_visible()
+        page.get_by_label("cents_per_kwh").fill("72")
+        page.get_by_role("button", name="Commit").click()
+        expect(page.get_by_text("It landed in")).to_be_visible()
+        assert ask(base, "/v0/spaces/prices/entities/flat")["doc"]["cents_per_kwh"] == 72
+
+
 def test_the_newest_commits_of_an_entity_are_on_its_page(browser: Browser, server: ServerProcess):
     base = url_of(server)
     for number in range(1, 46):
@@ -233,4 +244,71 @@ def test_the_newest_commits_of_an_entity_are_on_its_page(browser: Browser, serve
         expect(rows.first).to_contain_text("1045")
         expect(rows.last).to_contain_text("1006")
         expect(rows.last).to_contain_text("1005")  # as it was before
+        visit.check()
+
+
+def test_settings_that_lose_records_say_how_many_and_ask_for_the_name(
+    browser: Browser, server: ServerProcess
+):
+    base = url_of(server)
+    with visiting(browser, base) as visit:
+        page = visit.open("/topics/meters")
+        page.get_by_role("button", name="Change").click()
+        dialog = page.get_by_role("dialog")
+        change = dialog.get_by_role("button", name="Change")
+        dialog.get_by_label("keep at most, in records").fill("100")
+        expect(dialog.get_by_label("type meters to go on")).to_have_count(0)
+        dialog.get_by_label("keep at most, in records").fill("10")
+        expect(dialog).to_contain_text("The oldest 51 records go at once.")
+        change.click(force=True)
+        assert ask(base, "/v0/topics/meters")["count"] == 61, "nothing is done without the name"
+        dialog.get_by_label("type meters to go on").fill("meters")
+        change.click()
+        expect(dialog).to_contain_text("Changed.")
+        told = json.loads(penstock(base, "topic", "show", "meters", "--json"))
+        assert (told["config"]["cap_records"], told["count"]) == (10, 10)
+        visit.check()
+
+
+def test_escape_closes_what_enter_has_opened(browser: Browser, server: ServerProcess):
+    with visiting(browser, url_of(server)) as visit:
+        page = visit.open("/topics/other")
+        expect(page.locator(".tail tbody tr")).to_have_count(3)
+        for key in ("j", "j", "k", "Enter"):
+            page.keyboard.press(key)
+        opened = page.get_by_role("region", name="Record 3", exact=True)
+        expect(opened).to_be_visible()
+        page.keyboard.press("Escape")
+        expect(opened).to_have_count(0)
+        page.keyboard.press("?")
+        expect(page.get_by_role("dialog")).to_contain_text("hold a live tail")
+        page.keyboard.press("Escape")
+        expect(page.get_by_role("dialog")).to_have_count(0)
+        visit.check()
+
+
+@pytest.mark.parametrize(("typed", "path"), [("meters", "/topics/meters"), ("lak", "/lake")])
+def test_go_to_leads_to_any_page_and_topic_by_keys(
+    browser: Browser, filled: str, typed: str, path: str
+):
+    with visiting(browser, filled) as visit:
+        page = visit.open("/")
+        page.keyboard.press("Control+k")
+        expect(page.get_by_role("combobox")).to_be_focused()
+        page.keyboard.type(typed)
+        expect(page.get_by_role("option", selected=True)).to_contain_text(typed, ignore_case=True)
+        page.keyboard.press("Enter")
+        page.wait_for_url(f"**{path}")
+        visit.check()
+
+
+def test_go_to_does_what_the_buttons_of_the_page_do(browser: Browser, filled: str):
+    with visiting(browser, filled) as visit:
+        page = visit.open("/topics/meters")
+        page.keyboard.press("/")
+        expect(page.get_by_role("combobox")).to_be_focused()
+        page.keyboard.type("remove")
+        expect(page.get_by_role("option")).to_have_count(1)
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("dialog")).to_contain_text("This cannot be undone.")
         visit.check()

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from penstock.server.live.stream import PAGES_MAX
 from tests.conformance.servers import ServerProcess
 from tests.e2e.conftest import fill, url_of
-from tests.e2e.visiting import PATIENCE_MS, ask, visiting
+from tests.e2e.visiting import ask, visiting
 from tests.waiting import wait_until
 
 
@@ -56,6 +57,28 @@ def test_numbers_move_and_equal_the_twin_and_the_command_line(browser: Browser, 
         visit.check()
 
 
+def test_what_pages_say_is_what_the_command_line_says(browser: Browser, server: ServerProcess):
+    base = url_of(server)
+    with visiting(browser, base) as visit:
+        page = visit.open("/queues/jobs")
+        told = json.loads(penstock(base, "queue", "show", "jobs", "--json"))
+        for name in ("ready", "leased", "delayed", "dead"):
+            assert stat(page, name) == str(told[name]), name
+        page = visit.open("/topics/meters")
+        told = json.loads(penstock(base, "topic", "show", "meters", "--json"))
+        assert stat(page, "head") == str(told["head_seq"])
+        assert f"{told['count']} records" in page.locator(".stats").inner_text()
+        page = visit.open("/entities/prices/flat")
+        told = json.loads(penstock(base, "entity", "get", "prices", "flat", "--json"))
+        assert f"seq {told['seq']} " in page.locator(".titlebar").inner_text()
+        for field, value in told["doc"].items():
+            assert page.get_by_label(field).input_value() == str(value)
+        page = visit.open("/")
+        told = json.loads(penstock(base, "status", "--json"))["verdict"]
+        expect(page.locator("h1")).to_have_text(told["sentence"])
+        visit.check()
+
+
 def rows(page: Page) -> list[tuple[bool, int]]:
     """The live tail, newest first: records with their seqs, and gaps with their counts."""
     found = page.locator(".tail tbody tr").evaluate_all(
@@ -65,9 +88,13 @@ def rows(page: Page) -> list[tuple[bool, int]]:
 
 
 def check_account(shown: list[tuple[bool, int]]) -> None:
-    """None twice, none missing: every seq is shown, or counted in a gap."""
-    expected = next(number for is_gap, number in shown if not is_gap)
-    for is_gap, number in shown:
+    """None twice, none missing: every seq is shown, or counted in a gap.
+
+    A gap before the first record counts newer ones.
+    """
+    first = next(place for place, (is_gap, _) in enumerate(shown) if not is_gap)
+    expected = shown[first][1]
+    for is_gap, number in shown[first:]:
         if is_gap:
             expected -= number
         else:
@@ -90,6 +117,24 @@ def test_hold_keeps_rows_still_and_going_on_shows_none_twice_and_none_missing(
         page.get_by_role("button", name="Go on").click()
         wait_until(lambda: rows(page)[0] == (False, last), "the newest record")
         check_account(rows(page))
+        visit.check()
+
+
+def test_records_of_the_past_are_those_of_the_tag_that_is_chosen_then(
+    browser: Browser, filled: str
+):
+    with visiting(browser, filled) as visit:
+        page = visit.open("/topics/meters?from=2")
+        tags = page.locator(".tail tbody .tag")
+        expect(page.locator(".tail tbody tr").first).to_contain_text("meter 1,")
+        expect(tags.nth(1)).to_have_text("m2")
+        page.get_by_label("Only this tag").fill("m3")
+        page.keyboard.press("Tab")
+        expect(tags.first).to_have_text("m3")
+        assert set(tags.all_inner_texts()) == {"m3"}
+        page.get_by_label("From a seq or a time").fill("")
+        page.keyboard.press("Tab")
+        expect(page.get_by_role("button", name="Hold")).to_be_visible()
         visit.check()
 
 
@@ -117,7 +162,7 @@ def test_eight_tabs_live_on_one_stream(browser: Browser, server: ServerProcess):
         for path in paths[1:]:
             tab = visit.context.new_page()
             tab.goto(base + path)
-            tab.wait_for_selector("main h1")
+            tab.wait_for_selector(".shell main h1")
             tabs.append(tab)
         last = write(base, "meters", 4)
         wait_until(lambda: stat(tabs[2], "head") == f"{last:,}", "a frame in the third tab")
@@ -126,6 +171,85 @@ def test_eight_tabs_live_on_one_stream(browser: Browser, server: ServerProcess):
         tabs[0].close()  # the one that leads
         last = write(base, "meters", 4)
         wait_until(lambda: stat(tabs[2], "head") == f"{last:,}", "a frame from the next that leads")
+
+
+def test_more_pages_than_a_stream_takes_leave_the_tab_that_leads_live(
+    browser: Browser, server: ServerProcess
+):
+    base = url_of(server)
+    with visiting(browser, base) as visit:
+        page = visit.open("/topics/meters")
+        with page.expect_request(lambda request: request.url.count("on=") == PAGES_MAX):
+            page.evaluate("""() => {
+                const channel = new BroadcastChannel("penstock");
+                for (let n = 0; n < 20; n++) {
+                    channel.postMessage({ here: `tab-${n}`, on: `/topics/t${n}`, hidden: false });
+                }
+            }""")
+        last = write(base, "meters", 4)
+        wait_until(lambda: stat(page, "head") == f"{last:,}", "a frame")
+        expect(page.locator(".banner")).to_have_count(0)
+        visit.check()
+
+
+MUTE = """() => {
+    window.__post = BroadcastChannel.prototype.postMessage;
+    BroadcastChannel.prototype.postMessage = () => {};
+}"""
+AWAKE = """() => {
+    BroadcastChannel.prototype.postMessage = window.__post;
+    document.dispatchEvent(new Event("visibilitychange", { bubbles: true }));
+}"""
+
+
+@pytest.mark.slow
+def test_a_tab_that_says_nothing_leads_no_more(browser: Browser, server: ServerProcess):
+    """As on a phone, which suspends what cannot be seen."""
+    base = url_of(server)
+    with visiting(browser, base) as visit:
+        first = visit.open("/topics/other")
+        expect(first.locator(".live")).to_have_text("live")
+        second = visit.context.new_page()
+        second.goto(base + "/topics/meters")
+        last = write(base, "meters", 4)
+        wait_until(lambda: stat(second, "head") == f"{last:,}", "a frame by the first tab")
+        first.evaluate(MUTE)
+        last = write(base, "meters", 4)
+        wait_until(lambda: stat(second, "head") == f"{last:,}", "a frame without the first tab")
+        expect(second.locator(".live")).to_have_text("live")
+        first.evaluate(AWAKE)
+        last = write(base, "other", 4)
+        wait_until(lambda: stat(first, "head") == f"{last:,}", "the first tab follows")
+        last = write(base, "meters", 4)
+        wait_until(lambda: stat(second, "head") == f"{last:,}", "the second still leads")
+        wait_until(lambda: ask(base, "/v0/metrics")["sse_connections"] == 1, "one stream of both")
+
+
+SOURCES = """
+    window.__sources = [];
+    window.EventSource = class extends EventSource {
+      constructor(url) { super(url); window.__sources.push(this); }
+    };
+"""
+
+
+def test_a_stream_that_broke_goes_on_where_it_was(browser: Browser, server: ServerProcess):
+    base = url_of(server)
+    with visiting(browser, base) as visit:
+        visit.context.add_init_script(SOURCES)
+        page = visit.open("/topics/meters")
+        last = write(base, "meters", 4)
+        wait_until(lambda: stat(page, "head") == f"{last:,}", "a frame")
+        page.evaluate("() => window.__sources.at(-1).dispatchEvent(new Event('error'))")
+        last = write(base, "meters", 40)
+        wait_until(lambda: stat(page, "head") == f"{last:,}", "what was missed")
+        streams = page.evaluate("() => window.__sources.map((source) => source.url)")
+        assert "after=" in streams[-1], "nothing was asked twice"
+        assert "after=" not in streams[0]
+        last = write(base, "meters", 4)
+        wait_until(lambda: rows(page)[0] == (False, last), "the newest record")
+        check_account(rows(page))
+        visit.check()
 
 
 def test_a_killed_server_is_seen_and_its_return_needs_no_reload(
@@ -141,8 +265,31 @@ def test_a_killed_server_is_seen_and_its_return_needs_no_reload(
         expect(page.locator(".banner")).to_contain_text("does not answer")
         expect(page.locator("main")).to_have_class(re.compile("stale"))
         server.start()
-        expect(page.locator(".banner")).to_have_count(0, timeout=PATIENCE_MS)
+        expect(page.locator(".banner")).to_have_count(0)
         last = write(base, "meters", 2)
         wait_until(lambda: stat(page, "head") == f"{last:,}", "a frame of the new server")
         assert page.evaluate("() => window.__same"), "it was not loaded again"
         assert visit.reports() == []
+
+
+NEWER = "import penstock; penstock.__version__ = '99.0'; from penstock.cli import main; main()"
+
+
+def test_a_newer_server_says_so_and_the_page_is_loaded_again_when_asked(
+    browser: Browser, server: ServerProcess
+):
+    base = url_of(server)
+    server.stay()
+    with visiting(browser, base) as visit:
+        page = visit.open("/topics/meters")
+        visit.is_away = True
+        server.kill()
+        server.command = ("-c", NEWER, "serve")
+        server.start()
+        banner = page.locator(".banner", has_text="The server is now penstock 99.0")
+        expect(banner).to_be_visible()
+        visit.is_away = False
+        banner.get_by_role("button", name="Reload").click()
+        expect(page.locator(".side .foot")).to_contain_text("penstock 99.0")
+        expect(banner).to_have_count(0)
+        visit.check()

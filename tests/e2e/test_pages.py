@@ -32,8 +32,16 @@ def test_a_page_is_whole_in_both_themes_and_every_width(browser: Browser, filled
             for width, height in WIDTHS.items():
                 page.set_viewport_size({"width": width, "height": height})
                 assert visit.sideways() == [], f"{theme}, {width} px"
-            assert visit.barriers() == [], f"{theme}, {width} px"
+                assert visit.barriers() == [], f"{theme}, {width} px"
         assert page.evaluate("() => window.__evil") is None, "data is never markup"
+        visit.check()
+
+
+@pytest.mark.parametrize("name", PATHS)
+def test_tab_leads_to_everything_that_a_mouse_can_press(browser: Browser, filled: str, name: str):
+    with visiting(browser, filled) as visit:
+        visit.open(PATHS[name])
+        assert visit.beyond_keys() == []
         visit.check()
 
 
@@ -49,22 +57,26 @@ def test_a_page_without_javascript_says_less_but_not_nothing(
         assert visit.troubles == []
 
 
-def test_pages_and_assets_come_with_few_requests_and_bytes(browser: Browser, filled: str):
+TRANSFERRED = """() => [
+    ...performance.getEntriesByType('navigation'), ...performance.getEntriesByType('resource'),
+].filter((each) => !each.name.includes('/v0/')).map((each) => each.transferSize)"""
+
+
+@pytest.mark.parametrize("path", ["/", "/tables"])
+def test_a_first_load_is_few_requests_and_bytes_and_a_second_one_almost_none(
+    browser: Browser, filled: str, path: str
+):
+    """The tables page loads most: it lays its graph out in a worker of its own."""
     with visiting(browser, filled) as visit:
-        visit.open("/")
-        visit.page.wait_for_load_state("load")
-        sizes = [each.sizes()["responseBodySize"] for each in visit.requests if each.response()
-                 and "/v0/live" not in each.url]  # fmt: skip
-        assert len(sizes) <= 20
-        assert sum(sizes) <= 200_000
-        before = len(visit.requests)
-        visit.open("/")
-        visit.page.wait_for_load_state("load")
-        again = [each for each in visit.requests[before:] if "/v0/live" not in each.url]
-        fetched = [each.sizes()["responseBodySize"] for each in again
-                   if each.response() and not each.response().from_service_worker
-                   and each.timing["responseStart"] > 0]  # fmt: skip
-        assert sum(fetched) <= 15_000 or len(again) <= 3, [each.url for each in again]
+        page = visit.open(path)
+        page.wait_for_load_state("load")
+        loaded = [each for each in visit.requests if "/v0/" not in each.url and each.response()]
+        assert len(loaded) <= 20
+        assert sum(each.sizes()["responseBodySize"] for each in loaded) <= 200_000
+        visit.open(path)
+        page.wait_for_load_state("load")
+        assert 0 < sum(page.evaluate(TRANSFERRED)) <= 15_000
+        visit.check()
 
 
 def test_a_twin_is_the_same_for_programs_and_in_the_page(browser: Browser, filled: str):

@@ -13,7 +13,9 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, Response
 
 WIDTHS: Final = {1440: 900, 900: 800, 390: 844}
-PATIENCE_MS: Final = 30_000
+PATIENCE_MS: Final = 60_000
+"""For everything that is waited for: a machine may be much slower than the one of the author."""
+TABS_MAX: Final = 300
 _REPORTS: Final = """
     window.__reports = [];
     document.addEventListener('securitypolicyviolation', (event) =>
@@ -25,8 +27,10 @@ TWIN: Final = "() => JSON.parse(document.getElementById('twin').textContent)"
 class Visit:
     """One tab. `troubles` collects what a person would see in the console, and requests abroad."""
 
-    def __init__(self, context: BrowserContext, base: str) -> None:
+    def __init__(self, context: BrowserContext, base: str, *, is_plain: bool = False) -> None:
+        """`is_plain` says that it has no JavaScript."""
         self.context, self.base = context, base
+        self._drawn = "main h1" if is_plain else ".shell main :is(h1, h2)"
         self.troubles: list[str] = []
         self.requests: list[Request] = []
         self.is_away = False
@@ -40,9 +44,9 @@ class Visit:
         self.page.on("response", self._response)
 
     def open(self, path: str) -> Page:
-        """Go to a page and wait until it shows its data."""
+        """Go to a page and wait until its modules have drawn it."""
         self.page.goto(self.base + path)
-        self.page.wait_for_selector("main h1, main h2")
+        self.page.wait_for_selector(self._drawn)
         return self.page
 
     def twin(self) -> Any:
@@ -56,8 +60,9 @@ class Visit:
 
     def check(self) -> None:
         """Nothing of what must not happen has happened."""
-        assert self.troubles == []
-        assert self.reports() == []
+        assert not self.troubles, self.troubles
+        found = self.reports()
+        assert not found, found
 
     def sideways(self) -> list[str]:
         """The elements that make the page wider than its window."""
@@ -68,6 +73,23 @@ class Visit:
               .filter((each) => each.getBoundingClientRect().right > wide + 1)
               .map((each) => each.tagName + '.' + each.className).slice(0, 8);
         }""")
+        return found
+
+    def beyond_keys(self) -> list[str]:
+        """What a mouse can press, and Tab does not lead to."""
+        self.page.evaluate("""() => {
+            const pressed = ':is(button, a[href], input, select, textarea, .click):not(:disabled)';
+            for (const one of document.querySelectorAll(pressed))
+              if (one.checkVisibility()) one.dataset.untouched = '1';
+            document.addEventListener('focusin', (event) => delete event.target.dataset.untouched);
+            document.activeElement.blur();
+        }""")
+        untouched = self.page.locator("[data-untouched]")
+        for _ in range(TABS_MAX):
+            if not untouched.count():
+                break
+            self.page.keyboard.press("Tab")
+        found: list[str] = untouched.evaluate_all("(all) => all.map((one) => one.outerHTML)")
         return found
 
     def barriers(self) -> list[str]:
@@ -102,7 +124,7 @@ def visiting(
     size = {"width": width, "height": WIDTHS.get(width, 900)}
     context = browser.new_context(viewport=size, color_scheme=theme, **more)
     try:
-        yield Visit(context, base)
+        yield Visit(context, base, is_plain=more.get("java_script_enabled") is False)
     finally:
         context.close()
 

@@ -190,7 +190,10 @@ class Gap(Struct, frozen=True, kw_only=True):
 
 
 class Diff(Struct, frozen=True, kw_only=True):
-    """One page of a topic. Continue from `next_from_seq`; `tombstone` reports lost records."""
+    """One page of a topic. Continue from `next_from_seq`; `tombstone` reports lost records.
+
+    `behind`: this node of a cluster does not have what the cursor has seen elsewhere yet.
+    """
 
     topic: str
     records: list[StoredRecord]
@@ -201,6 +204,7 @@ class Diff(Struct, frozen=True, kw_only=True):
     tombstone: Gap | None = None
     lag: int = 0
     epoch: int | None = None
+    behind: bool | None = None
     performance: dict[str, float] = {}
 
 
@@ -342,6 +346,17 @@ class FailedPartition(Struct, frozen=True, kw_only=True):
     reason: str
     file: str | None = None
     offset: int | None = None
+
+    def text(self) -> str:
+        """What is wrong with it, in one clause.
+
+        >>> FailedPartition(partition=3, reason="damaged", file="1.segment", offset=512).text()
+        'partition 3 is out of service: 1.segment is damaged at offset 512'
+        """
+        if self.file is None:
+            return f"partition {self.partition} is out of service: {self.reason}"
+        place = "" if self.offset is None else f" at offset {self.offset}"
+        return f"partition {self.partition} is out of service: {self.file} is damaged{place}"
 
 
 class Ready(Struct, frozen=True, kw_only=True):

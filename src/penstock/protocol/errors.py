@@ -42,6 +42,10 @@ class Outcome(Enum):
     """It may have taken effect, or may do so after a restart of the server."""
 
 
+LEADER_HEADER: Final = "x-penstock-leader"
+"""Where the node is that answered, or that is to be asked."""
+
+
 class CallError(PenstockError):
     """The base of every error that a call of the protocol can end with, on either side.
 
@@ -480,7 +484,10 @@ class SnapshotExpired(CallError, Gone, code="snapshot_expired", status=410):
 
 
 class Throttled(CallError, Busy, code="throttled", status=429):
-    """A limit on topics, routers, sessions, connections, bytes or load is reached."""
+    """A limit on topics, routers, sessions, connections, bytes or load is reached.
+
+    `limit` in the detail says which one, such as `disk` where the log's disk is full.
+    """
 
 
 class Saturated(Throttled):
@@ -516,7 +523,10 @@ class Replaying(NotReady):
 
 
 class NotWritable(NotReady):
-    """The log takes no writes: the disk is full, or failed. Reads continue."""
+    """The log takes no writes: the disk is full, or failed. Reads continue.
+
+    So says the probe; a write that the disk has no room for is told `throttled`.
+    """
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"the log takes no writes: {reason}", reason=reason)
@@ -545,6 +555,42 @@ class WarehouseAway(ServerUnavailable, code="warehouse_away", status=503):
 
 
 # Not known -------------------------------------------------------------------------------------
+
+
+class NoLeader(ServerUnavailable, code="no_leader", status=503):
+    """No node leads the partition, or none that this one can reach: try again soon."""
+
+
+class NotTheLeader(ServerUnavailable, code="not_leader", status=421):
+    """Only the node that leads the partition can do this: ask it, at `leader` if that is known."""
+
+    def __init__(self, message: str, *, leader: str = "") -> None:
+        super().__init__(message, leader=leader)
+        if leader:
+            self.headers = ((LEADER_HEADER.encode(), leader.encode()),)
+
+
+class MemberLost(ServerUnavailable, code="member_lost", status=503):
+    """The node's directory is not that of the member it was: it serves nothing and does not vote.
+
+    `penstock cluster replace` puts a new directory in its place.
+    """
+
+
+class NotClustered(CallError, Conflict, code="not_clustered", status=409):
+    """The server is a node alone: `penstock cluster init` makes its directory a cluster."""
+
+
+class ChangeInProgress(CallError, Conflict, code="change_in_progress", status=409):
+    """The members of the cluster are being changed: wait until that is done."""
+
+
+class NoMajorityLeft(CallError, Conflict, code="no_majority_left", status=409):
+    """Without the member, too few voters could be reached to write anything."""
+
+
+class StateMoved(CallError, Conflict, code="state_moved", status=409):
+    """The partition is at another index of its log than the one asked for."""
 
 
 class OutcomeUnknown(CallError, Unknown, code="outcome_unknown", status=504):

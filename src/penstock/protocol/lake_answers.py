@@ -90,12 +90,13 @@ class LakeState(Struct, frozen=True, kw_only=True):
 
 
 class LakeSnapshot(Struct, frozen=True, kw_only=True):
-    """One state of all tables."""
+    """One state of all tables; `changes` as DuckLake keeps them, `text` in words."""
 
     snapshot: int
     at: int
     schema_version: int
     changes: str | None = None
+    text: str = ""
     author: str | None = None
     message: str | None = None
 

@@ -1,4 +1,4 @@
-"""The server's own topics: names that nobody else may take, and how such a topic is configured.
+"""The server's own topics: their reserved names, and how such a topic is configured.
 
 Parts of a deployment report themselves to `penstock.parts.<kind>.<node>` and take commands from
 `penstock.commands.<kind>.<node>`; the server writes what happens to `penstock.events`. The first

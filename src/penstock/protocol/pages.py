@@ -99,6 +99,9 @@ _COUNTS: Final = Section(
 )
 _WAREHOUSE: Final = Section("warehouse", "/v0/warehouse")
 _TOPIC: Final = Section("topic", "/v0/topics/{name}", "touch=false")
+_TOPIC_HISTORY: Final = Section(
+    "history", "/v0/topics/{name}/history", "step=1s", kind=HISTORY, since="since"
+)
 _WATCHERS: Final = Section("watchers", "/v0/topics/{name}/watchers", "limit=20")
 
 PAGES: Final = (
@@ -135,7 +138,7 @@ PAGES: Final = (
             Section(
                 "topics",
                 "/v0/topics",
-                "page_size=50",
+                "page_size=50&sort=rate",
                 passes=("prefix", "sort", "type", "cursor"),
             ),
             _COUNTS,
@@ -157,6 +160,7 @@ PAGES: Final = (
                 keeps=("topic", "pressure", "rung", "coalesce_ms", "refusing", "latency_us"),
             ),
             _WATCHERS,
+            _TOPIC_HISTORY,
             Section("partition", "/v0/topics/{name}/partitions"),
             Section("peek", "/v0/topics/{name}", kind=PEEK),
         ),
@@ -167,7 +171,7 @@ PAGES: Final = (
         "/queues/{name}",
         "Queue",
         "Do the workers keep up, and what failed?",
-        (*_HEAD, Section("queue", "/v0/queues/{name}"), _TOPIC, _WATCHERS),
+        (*_HEAD, Section("queue", "/v0/queues/{name}"), _TOPIC, _WATCHERS, _TOPIC_HISTORY),
     ),
     Page(
         "pipeline",
@@ -188,7 +192,6 @@ PAGES: Final = (
         (
             *_HEAD,
             Section("graph", "/v0/graph"),
-            Section("tables", "/v0/tables", "history=40"),
             _WAREHOUSE,
             Section("jobs", "/v0/warehouse/jobs", "limit=200", since="since_ms"),
         ),
@@ -248,7 +251,13 @@ PAGES: Final = (
         "/cluster",
         "Cluster",
         "Which parts run where, since when, how far behind?",
-        (*_HEAD, Section("parts", "/v0/parts"), _SCHEDULER, _WAREHOUSE),
+        (
+            *_HEAD,
+            Section("parts", "/v0/parts"),
+            _SCHEDULER,
+            _WAREHOUSE,
+            Section("nodes", "/v0/cluster"),
+        ),
     ),
 )
 _BY_NAME: Final = {page.name: page for page in PAGES}
@@ -332,4 +341,5 @@ def filled(template: str, values: Mapping[str, str]) -> str:
 
 def _query(section: Section, known: Mapping[str, str]) -> str:
     passed = urlencode({key: known[key] for key in section.passes if known.get(key)})
-    return "&".join(filter(None, (filled(section.query, known), passed)))
+    # What the page's query chooses stands first: of a key that is there twice, the first counts.
+    return "&".join(filter(None, (passed, filled(section.query, known))))

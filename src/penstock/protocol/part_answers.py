@@ -11,6 +11,8 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from penstock.protocol.answers import FailedPartition
+
 AWAY_AFTER_MS: Final = 5_000
 """A part that has been silent for longer is away."""
 REPORT_EVERY_MS: Final = 1_000
@@ -149,6 +151,18 @@ class PipelineState(Struct, frozen=True, kw_only=True):
     performance: dict[str, float] = {}
 
 
+class LostWorker(Struct, frozen=True, kw_only=True):
+    """A worker that ended while its coordinator went on; `unit` is what it refreshed, if anything.
+
+    A part with tables tells the last ones as `lost` in its facts.
+    """
+
+    part: str
+    pid: int
+    unit: str | None
+    at: int
+
+
 class IngestFacts(Struct, frozen=True, kw_only=True):
     """The facts of an ingest part. `decisions` are those since its last report."""
 
@@ -252,6 +266,8 @@ class VerdictFact(Struct, frozen=True, kw_only=True):
     level: str
     text: str
     link: str = ""
+    failed: FailedPartition | None = None
+    """The partition that is out of service, with the damaged file and the position in it."""
 
 
 class Verdict(Struct, frozen=True, kw_only=True):

@@ -124,6 +124,41 @@ class DeleteBody(Struct, kw_only=True, omit_defaults=True):
     match: Predicate = None
 
 
+class MemberBody(Struct, kw_only=True):
+    """A new member of a cluster: its name, and where its peers reach it."""
+
+    name: str
+    address: str
+
+
+class ReplaceBody(Struct, kw_only=True, omit_defaults=True):
+    """The member to replace, and where its peers reach the new one, if elsewhere."""
+
+    name: str
+    address: str = ""
+
+
+class TransferBody(Struct, kw_only=True):
+    """Which partition's leadership goes to which member."""
+
+    partition: Annotated[int, Meta(ge=0, le=65_535)]
+    member: str
+
+
+class VerifyBody(Struct, kw_only=True):
+    """Which partition is compared on all members."""
+
+    partition: Annotated[int, Meta(ge=0, le=65_535)]
+
+
+class DigestBody(Struct, kw_only=True, omit_defaults=True):
+    """Which partition is captured, and at which index of its log; `take` asks for the digest."""
+
+    partition: Annotated[int, Meta(ge=0, le=65_535)]
+    index: U64
+    take: bool = False
+
+
 class RouterBody(Struct, kw_only=True, omit_defaults=True):
     """What a router copies, from where to where."""
 

@@ -80,6 +80,7 @@ NAME_SHAPES: Final[dict[str, Schema]] = {
         "maxLength": 120,
     },
     "source": {"type": "string", "pattern": TOPIC_NAME},
+    "member": {"type": "string", "pattern": r"^[A-Za-z0-9._-]{1,64}$"},
     "stage": {"type": "string", "pattern": r"^[a-z][a-z_]{0,63}$"},
     "session": {"type": "string", "pattern": r"^wid_[A-Za-z0-9_-]{22}$"},
 }

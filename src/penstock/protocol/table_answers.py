@@ -21,6 +21,8 @@ class TableRow(Struct, frozen=True, kw_only=True):
     publish: str | None = None
     publish_url: str | None = None
     created: bool | None = None
+    behind: dict[str, int | None] | None = None
+    """How many rows or records came to each input since the table read it; None if not known."""
     performance: dict[str, float] = {}
 
 

@@ -34,14 +34,8 @@ I32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 TOPIC_NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,254}$"
 ROUTER_NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._:>-]{0,254}$"
 TopicName = Annotated[str, Meta(extra_json_schema={"pattern": TOPIC_NAME})]
-RouterName = Annotated[str, Meta(extra_json_schema={"pattern": ROUTER_NAME})]
 _TOPIC_NAME: Final = re.compile(TOPIC_NAME.strip("^$"))
 _ROUTER_NAME: Final = re.compile(ROUTER_NAME.strip("^$"))
-
-
-def is_topic_name(name: object) -> bool:
-    """Whether a topic may have this name."""
-    return isinstance(name, str) and _TOPIC_NAME.fullmatch(name) is not None
 
 
 RESERVED_PREFIX: Final = "penstock."
@@ -88,13 +82,6 @@ def check_text(what: str, text: str, bytes_max: int) -> None:
         raise InvalidRequest(f"{what} has half a character (a lone surrogate): {text!a}") from None
     if size_bytes > bytes_max:
         raise InvalidRequest(f"{what} must have at most {bytes_max} bytes, not {size_bytes}")
-
-
-def parse_u64(key: str, value: Any) -> int:
-    """An integer that fits 64 bits, or `InvalidRequest`."""
-    if type(value) is not int or not 0 <= value <= U64_MAX:
-        raise InvalidRequest(f"{key} must be a whole number from 0 on, not {value!r}")
-    return value
 
 
 def parse_bool(key: str, value: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Who reads a topic, and where it is kept: answers."""
+"""The readers of a topic, and where it is kept: answers."""
 
 from __future__ import annotations
 

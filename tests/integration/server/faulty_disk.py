@@ -1,6 +1,7 @@
 """`python faulty_disk.py FILE serve`: a server whose next sync does what FILE says.
 
 `fail`: the bytes are written, and the sync reports an error, as a disk does that loses power.
+`full`: nothing is written, as on a full disk.
 `hold`: the bytes are synced, and the call does not return while FILE says so; FILE with `.held`
 behind it is there from then on. Without FILE all is well.
 """
@@ -18,7 +19,7 @@ from penstock.log.disk import OsFile
 
 FAULT = Path(sys.argv.pop(1))
 HELD = FAULT.with_name(f"{FAULT.name}.held")
-pwrite_synced, fdatasync = OsFile.pwrite_synced, OsFile.fdatasync
+pwrite, pwrite_synced, fdatasync = OsFile.pwrite, OsFile.pwrite_synced, OsFile.fdatasync
 
 
 def after_sync() -> None:
@@ -29,14 +30,25 @@ def after_sync() -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
+def before_write() -> None:
+    if says("full"):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
 def says(word: str) -> bool:
     return FAULT.exists() and FAULT.read_text() == word
 
 
 def faulty_pwrite_synced(self: OsFile, data: bytes, offset: int) -> int:
+    before_write()
     done = pwrite_synced(self, data, offset)
     after_sync()
     return done
+
+
+def faulty_pwrite(self: OsFile, data: bytes | memoryview, offset: int) -> int:
+    before_write()
+    return pwrite(self, data, offset)
 
 
 def faulty_fdatasync(self: OsFile) -> None:
@@ -44,6 +56,7 @@ def faulty_fdatasync(self: OsFile) -> None:
     after_sync()
 
 
+OsFile.pwrite = faulty_pwrite  # type: ignore[method-assign]
 OsFile.pwrite_synced = faulty_pwrite_synced  # type: ignore[method-assign]
 OsFile.fdatasync = faulty_fdatasync  # type: ignore[method-assign]
 OsFile.begin_synced = lambda _file, _data, _offset: None  # type: ignore[method-assign,assignment]

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from penstock.cli import main
 from penstock.topics.core.registry import partition_of
 from tests.conformance.servers import ServerProcess
-from tests.conformance.wire import Api, payloads, until
+from tests.conformance.wire import Address, Api, payloads, until
 
 FSYNC = {"durability": "fsync"}
 SEGMENT = "0000000001.segment"
@@ -174,13 +174,30 @@ def test_a_damaged_partition_fails_alone_says_where_and_the_others_serve(tmp_pat
             assert abs(failed["offset"] - offset) < 200
             view = api.get("/v0/scheduler").json["partitions"]
             assert (view["total"], view["serving"], view["failed"][0]["file"]) == (8, 7, name)
-            assert "topics_partitions_failed 1\n" in api.get("/v0/metrics").body.decode()
+            check_place_is_told(api, server.address, bad, name, failed["offset"])
             server.close()
         finally:
             server.discard()
     looked = penstock("inspect", tmp_path / "data", "verify")
     assert looked.exit_code == 1
     assert name in looked.stderr
+
+
+def check_place_is_told(api: Api, address: Address, bad: int, name: str, offset: int) -> None:
+    """Metrics, the verdict and `penstock status` name the damaged file and the position."""
+    text = api.get("/v0/metrics").body.decode()
+    assert "topics_partitions_failed 1\n" in text
+    labels = f'partition="{bad}",file="{name}"'
+    assert f"topics_partition_failed_offset{{{labels}}} {offset}\n" in text
+    json_metrics = api.get("/v0/metrics", headers={"accept": "application/json"}).json
+    assert json_metrics["storage"][f"failed_offset_{bad}_{name}"] == offset
+    fact = api.get("/v0/verdict").json["facts"][0]
+    assert fact["failed"]["partition"] == bad
+    assert (fact["failed"]["file"], fact["failed"]["offset"]) == (name, offset)
+    status = penstock("status", "--url", f"http://{address.host}:{address.port}")
+    assert status.exit_code == 1, "a partition is out of service"
+    told = " ".join(status.stdout.split())
+    assert f"Partition {bad} is out of service: {name} is damaged at offset {offset}." in told
 
 
 COLD = {"COMPACT_LOG_BYTES": 20_000, "SEGMENT_MAX_EVENTS": 40, "HOT_RETAIN_SEGMENTS": 1}

@@ -13,9 +13,11 @@ from penstock.app.server import Server
 from penstock.config import Settings
 from penstock.server.live.peek import BYTES_PER_S
 from penstock.server.live.stream import WAITING_BYTES_MAX
+from penstock.topics.core.batch import parse_write
 from tests.waiting import until
 
 READERS = 1_000
+FRAME_BYTES = 4_096
 
 
 class Reader:
@@ -126,6 +128,43 @@ def test_a_reader_that_does_not_read_holds_nobody_up_and_costs_no_memory(tmp_pat
         for reader in (slow, quick):
             await reader.close()
         writer.close()
+        await server.close()
+
+    asyncio.run(test())
+
+
+class Sizes(Reader):
+    """Counts the bytes of frames instead."""
+
+    async def _follow(self) -> None:
+        event = b""
+        async for line in self._reader:
+            if line.startswith(b"event: "):
+                event = line[7:].strip()
+            elif line.startswith(b"data: ") and event == b"frame":
+                self.counts["frames"] = self.counts.get("frames", 0) + 1
+                self.counts["bytes"] = self.counts.get("bytes", 0) + len(line)
+
+
+def test_frames_of_topics_that_change_places_stay_small(tmp_path):
+    """Fifty topics, ordered by a rate that another one leads each second."""
+
+    async def test() -> None:
+        server = await served(tmp_path)
+        assert server.engine is not None
+        engine = server.engine
+        for number in range(50):
+            await engine.append(f"topic{number}", parse_write(b'{"records":[{"data":1}]}'))
+        reader = await connect(server.address[1], "/v0/live?on=/topics%3Fsort%3Drate")
+        sizes = Sizes(reader._reader, reader.writer).follow()
+        await until(lambda: sizes.counts.get("frames", 0) >= 1)
+        while (seen := sizes.counts["frames"]) < 6:
+            for number in range(seen, 50, 7):
+                many = b",".join([b'{"data":1}'] * 10 * number)
+                await engine.append(f"topic{number}", parse_write(b'{"records":[%b]}' % many))
+            await until(lambda seen=seen: sizes.counts["frames"] > seen)
+        assert sizes.counts["bytes"] / sizes.counts["frames"] <= FRAME_BYTES
+        await sizes.close()
         await server.close()
 
     asyncio.run(test())

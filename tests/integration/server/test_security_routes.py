@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.protocol.errors import NoWarehouse
+from penstock.protocol.errors import NotClustered, NoWarehouse
 from penstock.protocol.routes import ADMIN, DELETE, READ, WRITE, Route
 from penstock.server.api import auth
 from penstock.server.api.app import ROUTES
@@ -133,7 +133,9 @@ ABOUT_NOBODY = ("openapi", "scheduler", "make_backup", "show_session", "sign_out
 TRIMMED = ("show_history", "show_events", "verdict", "waiting", "list_spaces")
 # Answered to every key, without names that it does not reach.
 # For keys without prefixes only.
-ABOUT_TABLES = tuple(r.name for r in ROUTES.routes if NoWarehouse in r.errors)
+ABOUT_ALL = tuple(
+    r.name for r in ROUTES.routes if NoWarehouse in r.errors or NotClustered in r.errors
+)
 
 
 @EACH_GUARDED
@@ -152,7 +154,7 @@ def test_a_key_with_another_prefix_is_forbidden_or_sees_nothing(root, route):
         assert b"secret of" not in answer.body
     if route.named == "stage":  # of the whole pipeline
         return
-    if route.name not in (*ABOUT_NOBODY, *ABOUT_TABLES) and (route.named or route.body):
+    if route.name not in (*ABOUT_NOBODY, *ABOUT_ALL) and (route.named or route.body):
         within = call(team, route, "team-")
         assert within.status not in (401, 403), str(within)
         restore(root)

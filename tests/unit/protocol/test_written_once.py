@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from penstock.client import calls, space_calls, table_calls
-from penstock.protocol import answers, requests
+from penstock.ingest import status as ingest_status
+from penstock.protocol import answers, cluster_answers, requests
 from penstock.protocol.commits import Commit, CommitRead, CommitWrite, Origin, Precondition
 from penstock.protocol.decoding import decode
 from penstock.protocol.metrics import Metrics
@@ -18,6 +19,7 @@ from penstock.server.api.app import COMMIT_ROUTE, ROUTES, WRITE_ROUTE
 from penstock.server.api.metrics import METRICS
 from penstock.server.api.openapi import document, errors_of
 from penstock.topics.core.record import LooseBody, PlainBody, WriteBody
+from tools.reference.metrics import metrics_page
 
 FIRST_ANSWERS: dict[type[Any], dict[str, Any]] = {
     answers.TopicPut: {"topic": "t", "created": True, "config": {}},
@@ -49,6 +51,28 @@ FIRST_ANSWERS: dict[type[Any], dict[str, Any]] = {
     answers.CommitAccepted: {"seq": 1},
     answers.EntityState: {"entity": "e", "seq": 1, "doc": None},
     answers.EntityPage: {"entities": [], "head": 0},
+    cluster_answers.ClusterState: {
+        "cluster": "c", "member": "a", "underway": "",
+        "members": [{
+            "name": "a", "id": "01", "address": "a:1", "url": "", "state": "voter", "link": "self",
+        }],
+        "partitions": [{
+            "partition": 0, "role": "leader", "term": 1, "leader": "a", "followers": [],
+        }],
+    },
+    cluster_answers.ClusterChecks: {
+        "nodes": [{"name": "a", "facts": {"version": "0", "now_ms": 1}}], "problems": [],
+    },
+    cluster_answers.MemberFile: {"file": {}},
+    cluster_answers.MemberRemoval: {"member": "a", "removed": True},
+    cluster_answers.LeadershipTransfer: {"partition": 0, "member": "a"},
+    cluster_answers.PartitionComparison: {
+        "partition": 0, "index": 1, "equal": True, "complete": False, "topics": 0, "records": 0,
+        "not_compared": [], "members": [
+            {"name": "a", "state": "equal", "differing": 0, "differs_in": []},
+            {"name": "b", "state": "away", "problem": "no link"},
+        ],
+    },
 }  # fmt: skip
 """What the first servers sent at least."""
 
@@ -70,6 +94,15 @@ def test_a_route_knows_its_handler_answer_scope_and_errors(route: Route) -> None
     assert route.scopes or route.guard != "key" or not route.is_data
     assert all(kind.code and kind.status for kind in errors_of(route))
     assert (route.method in ("PUT", "POST")) or route.body is None
+
+
+@pytest.mark.parametrize("route", ROUTES.routes, ids=lambda route: f"{route.method} {route.path}")
+def test_an_answer_about_the_cluster_has_its_members_in_the_document(route: Route) -> None:
+    if route.path.startswith("/v0/cluster"):
+        assert isinstance(route.answer, type)
+        assert issubclass(route.answer, msgspec.Struct)
+        shown = document(ROUTES, "1")["components"]["schemas"]
+        assert shown[route.answer.__name__]["properties"]
 
 
 def test_a_body_has_one_description_for_decoder_and_document() -> None:
@@ -138,8 +171,11 @@ def test_the_record_of_the_client_is_that_of_the_protocol() -> None:
 
 
 def test_a_metric_is_declared_once_for_text_json_and_docs() -> None:
-    names = [metric.name for metric in METRICS.metrics]
+    declared = [*METRICS.metrics, *ingest_status.METRICS.metrics]
+    names = [metric.name for metric in declared]
     assert len(names) == len(set(names))
+    page = metrics_page()
+    assert all(f"| `{name}` |" in page for name in names)
     metrics: Metrics[dict[str, int]] = Metrics()
     metrics.counter("x_total", "How many.", lambda source: source["x"], key="x")
     assert list(metrics.lines({"x": 3}))[-1] == "x_total 3"

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from penstock.cli import main
 from penstock.flow.governor import COALESCE_ABOVE, DEFER_ABOVE, WIDEN_ABOVE, Level
 from penstock.kernel.units import format_bytes, format_ms
 from penstock.protocol.config import DURABILITIES
+from penstock.protocol.pages import PAGES
 from tests.javascript import Modules
 
 SPACE = "\u00a0"
@@ -25,6 +29,8 @@ def js() -> Modules:
         ("count", 0, "0"),
         ("count", None, "–"),
         ("count", 2.6, "2.6"),
+        ("count", 0.02, "0.02"),
+        ("count", 0.000_04, "0.001"),
         ("count", 214, "214"),
         ("count", 9_999, "9,999"),
         ("count", 10_000, "10 k"),
@@ -102,6 +108,14 @@ def test_a_verdict_of_an_unknown_level_does_not_look_good(js: Modules) -> None:
     assert js.call("verdictLook", "odd")["kind"] == "slow"
 
 
+@pytest.mark.parametrize("page", [page.name for page in PAGES])
+def test_the_command_of_a_page_is_one_that_there_is(js: Modules, page: str) -> None:
+    twin = {"page": page, "name": "a b", "id": "c", "query": {"prefix": "m", "space": "s"}}
+    _, *words = shlex.split(js.call("pageCommand", twin))
+    done = CliRunner().invoke(main, [*words, "--help"])
+    assert done.exit_code == 0, done.output
+
+
 def test_a_command_quotes_what_the_shell_would_take_apart(js: Modules) -> None:
     line = js.call("command", "penstock", "topic", "write", "a.b", '{"it\'s": 1}')
     assert line == """penstock topic write a.b '{"it'\\''s": 1}'"""
@@ -126,8 +140,12 @@ def queue(**facts: Any) -> dict[str, Any]:
         ({"ready": 3, "workers": []}, "late", "3 jobs and nobody works on them."),
         ({"ready": 3, "in_per_s": 2, "finished_per_s": 2}, "ok", "The workers keep up"),
         ({"ready": 9, "in_per_s": 3.1, "finished_per_s": 2.6}, "late", "3.1 a second against 2.6"),
-        ({"ready": 9, "in_per_s": 2, "finished_per_s": 0}, "late", "older than 30 minutes"),
-        ({"ready": 1800, "in_per_s": 2, "finished_per_s": 1}, "late", "older than 30 minutes"),
+        ({"ready": 9, "in_per_s": 2, "finished_per_s": 0}, "late", "The backlog only grows."),
+        (
+            {"ready": 1800, "in_per_s": 2, "finished_per_s": 1},
+            "late",
+            "its end is more than 30 minutes away",
+        ),
         ({"ready": 1799, "in_per_s": 2, "finished_per_s": 1}, "late", "30 minutes old by 00:00"),
     ],
 )

@@ -117,3 +117,73 @@ def test_a_large_graph_in_which_all_is_fresh_is_shown_whole(js: Modules) -> None
 def test_a_layout_does_not_depend_on_states(js: Modules) -> None:
     one, other = graph("a>b"), graph("a>b", a="late")
     assert js.call("shape", one) == js.call("shape", other) != js.call("shape", graph("a>c"))
+
+
+WORKERS = """
+const made = [], told = [], timers = new Map();
+let number = 0;
+const lay = layouts(() => {
+  const worker = { heard: {}, sent: [], ended: false };
+  worker.addEventListener = (event, take) => (worker.heard[event] = take);
+  worker.postMessage = (wanted) => worker.sent.push(wanted.key);
+  worker.terminate = () => (worker.ended = true);
+  made.push(worker);
+  return worker;
+}, (laid) => told.push([laid.key, laid.laid]),
+  (call) => (timers.set(++number, call), number), (n) => timers.delete(n));
+const want = (key) => lay({ key, graph: {} });
+const answers = (n, key) => made[n].heard.message({ data: { key, laid: key } });
+const fails = (n, event) => made[n].heard[event]({});
+const silent = () => [...timers.values()].forEach((call) => call());
+const sent = () => made.map((worker) => worker.sent);
+"""
+
+
+@pytest.fixture
+def workers() -> Modules:
+    """Layouts with workers that answer when they are told to."""
+    modules = Modules("js/graph.js")
+    modules.run(WORKERS)
+    return modules
+
+
+def test_one_graph_is_laid_out_at_a_time_and_then_the_newest(workers: Modules) -> None:
+    for key in "abc":
+        workers.call("want", key)
+    assert workers.value("sent()") == [["a"]]
+    workers.call("answers", 0, "a")
+    workers.call("answers", 0, "c")
+    assert workers.value("sent()") == [["a", "c"]], "b is of no use any more"
+    assert workers.value("told") == [["a", "a"], ["c", "c"]]
+    assert workers.value("timers.size") == 0
+
+
+@pytest.mark.parametrize("trouble", ["fails(0, 'error')", "fails(0, 'messageerror')", "silent()"])
+def test_a_worker_that_fails_or_hangs_is_replaced(workers: Modules, trouble: str) -> None:
+    workers.call("want", "a")
+    workers.run(trouble)
+    assert workers.value("made[0].ended") is True
+    assert workers.value("sent()") == [["a"], ["a"]], "it gets a second try"
+    workers.call("answers", 0, "a")
+    assert workers.value("told") == [], "the first does not count any more"
+    workers.call("answers", 1, "a")
+    assert workers.value("told") == [["a", "a"]]
+
+
+def test_the_newest_graph_is_laid_out_after_one_that_cannot_be(workers: Modules) -> None:
+    for key in "ab":
+        workers.call("want", key)
+    workers.call("fails", 0, "error")
+    assert workers.value("sent()") == [["a"], ["b"]]
+    workers.call("answers", 1, "b")
+    assert workers.value("told") == [["a", None], ["b", "b"]]
+
+
+def test_a_graph_that_fails_twice_is_given_up_and_the_next_is_not(workers: Modules) -> None:
+    workers.call("want", "a")
+    workers.call("fails", 0, "error")
+    workers.run("silent()")
+    assert workers.value("told") == [["a", None]]
+    assert workers.value("timers.size") == 0
+    workers.call("want", "b")
+    assert workers.value("sent()") == [["a"], ["a"], ["b"]]

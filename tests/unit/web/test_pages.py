@@ -167,7 +167,7 @@ def test_only_what_counts_of_a_query_is_kept():
     assert found[2] == {"prefix": "a&b", "sort": "rate"}
     page, names, query = found
     queries = {each.section.name: each.query for each in sources(page, names, query)}
-    assert queries["topics"] == "page_size=50&prefix=a%26b&sort=rate"
+    assert queries["topics"] == "prefix=a%26b&sort=rate&page_size=50&sort=rate"
 
 
 def test_a_section_needs_the_words_of_its_route():

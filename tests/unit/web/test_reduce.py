@@ -44,17 +44,57 @@ def test_a_frame_sets_sections_puts_members_and_drops_them(js: Modules) -> None:
     assert after == {"a": {"x": None}, "b": {"new": 1}}
 
 
-def test_new_rows_come_to_the_front_and_old_ones_are_cut(js: Modules) -> None:
-    after = frame(
-        js, twin(a={"rows": [3, 2, 1]}), front={"a": {"rows": {"add": [5, 4], "keep": 2}}}
-    )
-    assert after["a"]["rows"] == [5, 4, 3, 2]
+def test_a_list_is_made_of_what_it_had_and_of_new_items(js: Modules) -> None:
+    pieces = [{"add": [5, 4]}, [1, 2], [0, 1]]
+    after = frame(js, twin(a={"rows": [3, 2, 1]}), list={"a": {"rows": pieces}})
+    assert after["a"]["rows"] == [5, 4, 2, 1, 3]
+
+
+def test_columns_are_those_of_the_list_as_it_is_then(js: Modules) -> None:
+    before = twin(a={"rows": [{"id": 1, "n": 1}, {"id": 2, "n": 2}]})
+    moved = {"list": {"a": {"rows": [[1, 1], [0, 1]]}}, "cols": {"a": {"rows": {"n": {"0": 9}}}}}
+    assert frame(js, before, **moved)["a"]["rows"] == [{"id": 2, "n": 9}, {"id": 1, "n": 1}]
 
 
 def test_columns_of_rows_are_set_whole_or_by_index(js: Modules) -> None:
     before = twin(a={"rows": [{"n": 1, "m": 1}, {"n": 2, "m": 2}]})
     after = frame(js, before, cols={"a": {"rows": {"n": [7, 8], "m": {"1": 9, "5": 0}}}})
     assert after["a"]["rows"] == [{"n": 7, "m": 1}, {"n": 8, "m": 9}]
+
+
+def test_a_server_that_was_started_again_does_not_take_what_the_page_saw(js: Modules) -> None:
+    old = {"step": "1s", "t": [1, 2, 9], "in": [10, 20, 90], "stages": {"s": {"w": [1, 2, 9]}}}
+    new = {"step": "1s", "t": [7], "in": [70], "out": [7], "stages": {"s": {"w": [7]}}}
+    before = {**twin(h=old), "on": "/", "boot": "a"}
+    again = js.call("reduce", before, "state", {**twin(h=new), "on": "/", "boot": "b"})
+    assert again["sections"]["h"] == {
+        "step": "1s",
+        "t": [1, 2, 7],
+        "in": [10, 20, 70],
+        "out": [None, None, 7],
+        "stages": {"s": {"w": [1, 2, 7]}},
+    }
+    same = js.call("reduce", before, "state", {**twin(h=new), "on": "/", "boot": "a"})
+    assert same["sections"] == again["sections"], "a state has the last two minutes only"
+    tagged = js.call("reduce", before, "state", {**twin(h=new), "on": "/?tag=a", "boot": "a"})
+    assert tagged["sections"] == again["sections"]
+    other = js.call("reduce", before, "state", {**twin(h=new), "name": "x", "boot": "a"})
+    assert other["sections"]["h"] == new
+
+
+def test_columns_are_extended_by_the_points_before_theirs(js: Modules) -> None:
+    old, new = {"t": [1, 2, 5], "in": [1, 2, 5]}, {"t": [2, 3, 5], "in": [7, 8, 9], "step": "1s"}
+    whole = js.call("extended", old, new, 100)
+    assert whole == {"t": [1, 2, 3, 5], "in": [1, 7, 8, 9], "step": "1s"}
+    assert js.call("extended", None, new, 2) == {"t": [3, 5], "in": [8, 9], "step": "1s"}
+    assert js.call("extended", old, {"t": [], "in": []}, 9) == old, "a server that began just now"
+
+
+@pytest.mark.parametrize(
+    ("t", "gap"), [([], 0), ([5000], 0), ([0, 1000, 3400], 0), ([0, 9000, 10000, 20000], 20000)]
+)
+def test_the_newest_gap_is_known_by_the_point_after_it(js: Modules, t: list[int], gap: int) -> None:
+    assert js.call("gapIn", t, 1000) == gap
 
 
 def test_points_that_are_there_already_are_not_pushed_again(js: Modules) -> None:
@@ -121,17 +161,36 @@ def test_a_record_is_never_shown_twice(js: Modules) -> None:
     ]  # fmt: skip
 
 
+def test_a_tail_says_how_many_came_while_its_stream_was_away(js: Modules) -> None:
+    first = js.call("reduce", None, "state", twin(peek=peek(0, 2, 1, 2)))
+    after = js.call("reduce", first, "peek", peek(5, 9, 8, 9, skipped=2))["sections"]["peek"]
+    assert seqs(after) == [9, 8, "5 left out", 2, 1]
+    assert after["came"] == 9
+
+
+def test_a_topic_made_anew_begins_a_tail_of_its_own(js: Modules) -> None:
+    first = js.call("reduce", None, "state", twin(peek=peek(0, 9, 8, 9, skipped=7)))
+    anew = js.call("reduce", first, "peek", peek(0, 2, 1, 2))
+    assert seqs(anew["sections"]["peek"]) == [2, 1]
+    assert anew["sections"]["peek"]["to_seq"] == anew["sections"]["peek"]["head_seq"] == 2
+    assert anew["sections"]["peek"]["came"] == 11
+    later = js.call("reduce", anew, "peek", peek(2, 3, 3))
+    assert seqs(later["sections"]["peek"]) == [3, 2, 1]
+
+
 def test_a_tail_is_bounded(js: Modules) -> None:
     kept = js.value("KEPT_TAIL")
     long = js.call("tail", None, peek(0, kept + 5, *range(1, kept + 6)))
     assert (len(long["items"]), long["items"][0]["seq"]) == (kept, kept + 5)
 
 
-def test_numbers_of_frames_become_a_series_with_one_point_a_time(js: Modules) -> None:
-    one = js.call("collected", {"t": []}, 1, {"in": 5})
-    two = js.call("collected", one, 2, {"in": 6, "out": 1})
-    assert two == {"t": [1, 2], "in": [5, 6], "out": [None, 1]}
-    assert js.call("collected", two, 2, {"in": 9}) == two
+def test_older_columns_go_on_with_later_points_and_none_is_there_twice(js: Modules) -> None:
+    older = {"step": "1m", "t": [1, 2], "in": [5, 6], "in_min": [4, 5]}
+    newer = {"t": [2, 3], "in": [7, 8], "out": [1, 1]}
+    whole = js.call("followed", older, newer)
+    assert whole == {"t": [1, 2, 3], "in": [5, 6, 8], "in_min": [4, 5, None]}
+    assert js.call("followed", whole, newer) == whole
+    assert js.call("followed", {"t": [], "in": []}, newer) == {"t": [2, 3], "in": [7, 8]}
 
 
 def test_a_gap_in_time_is_a_gap_in_the_chart(js: Modules) -> None:

@@ -30,7 +30,9 @@ from penstock.protocol.errors import (
     TopicNotFound,
 )
 from penstock.protocol.routes import ADMIN, FLAG, IDEMPOTENCY_KEY, WRITE, Param, Route
+from penstock.raft.ready import NotLeader
 from penstock.server.api import (
+    cluster,
     history,
     lake,
     overview,
@@ -47,13 +49,15 @@ from penstock.server.api import (
 from penstock.server.api.answers import Flags, Numbers, Spent, written, written_new
 from penstock.server.api.auth import Grant, query_token
 from penstock.server.api.call import ROUTES, Call, Context, check_access
+from penstock.server.api.forwarding import Forwarding
 from penstock.server.api.queries import Query, check_json, key_of, keyed
 from penstock.server.http.message import USUAL, Answer, Exchange, Request
 from penstock.server.http.origins import preflight
 from penstock.server.live import stream as live
 from penstock.server.live.site import SiteDoor
+from penstock.server.push import sse, watch, websocket, work
 from penstock.server.push import tables as table_watch
-from penstock.server.push import watch, websocket, work
+from penstock.server.push.pusher import Pusher
 from penstock.topics.core.batch import parse_write
 from penstock.topics.core.topic import AppendResult
 
@@ -64,7 +68,7 @@ _PATHS_MAX: Final = 10_000
 
 HANDLERS: Final = (
     topics, routers, queues, work, watch, websocket, spaces, tables, table_watch, warehouse,
-    probes, overview, history, live, lake, session, readers,
+    probes, overview, history, live, lake, session, readers, cluster,
 )  # fmt: skip
 """The modules whose handlers are in the route table."""
 
@@ -120,6 +124,9 @@ class TopicApplication:
         self._written_paths: dict[str, str] = {}
         self._is_plain = False
         self._commits = spaces.CommitDoor(context, self, self._refuse)
+        if context.cluster is not None:
+            context.forwarding = Forwarding(context.engine, context.cluster)
+        self._forwarding = context.forwarding
         self._site: SiteDoor | None = None
         if context.site is not None:
             self._site = SiteDoor(
@@ -130,6 +137,14 @@ class TopicApplication:
         """The engine is ready: serve data routes from now on."""
         self._is_plain = self.context.auth.keys is None
         self.context.sampler.start()
+        self._engine.journal.on_leader.append(self._on_leader)
+
+    def _on_leader(self, partition: int, _leader: int, _term: int) -> None:
+        """End the watches that only another node can serve now."""
+        topics = self._forwarding.left_behind(partition) if self._forwarding is not None else []
+        for stream in list(self.context.streams) if topics else ():
+            if isinstance(stream, Pusher) and any(map(stream.watches, topics)):
+                stream.end(sse.MOVED)
 
     def drain(self) -> None:
         """Accept nothing new, end every stream, and answer the calls that wait for data."""
@@ -261,6 +276,16 @@ class TopicApplication:
             if grant is not None and not route.is_stream:
                 self.context.caps.enter(grant)
                 entered = grant
+            if self._forwarding is not None:
+                elsewhere = self._forwarding.before(exchange, route, name)
+                if elsewhere is not None:
+                    self._answer(exchange, elsewhere, entered)
+                    return
+                to_confirm = self._forwarding.must_confirm(exchange, route, name)
+                if to_confirm:
+                    call = Call(self.context, exchange, name, grant, started_ns)
+                    self._answer(exchange, self._confirmed(to_confirm, route, call), entered)
+                    return
             if route is WRITE_ROUTE:
                 self._write(exchange, name, grant)
                 return
@@ -273,6 +298,14 @@ class TopicApplication:
             self._answer(exchange, result, entered)
         except Exception as error:
             self._refuse(exchange, error, entered)
+
+    async def _confirmed(self, partitions: list[int], route: Route, call: Call) -> Answer | None:
+        """Handle a read once this node is certain to show everything answered before it."""
+        assert self._forwarding is not None
+        assert route.handler is not None
+        await self._forwarding.confirm(partitions)
+        result: Answer | Awaitable[Answer | None] | None = route.handler(call)
+        return await result if isinstance(result, Awaitable) else result
 
     def _page(self, request: Request) -> Answer | Awaitable[Answer] | None:
         """A page or an asset of the dashboard; None if the request is for `/v0`."""
@@ -341,6 +374,13 @@ class TopicApplication:
 
     def _refuse(self, exchange: Exchange, error: Exception, entered: Grant | None) -> None:
         """Answer with an error; log an unexpected one in full."""
+        if isinstance(error, NotLeader) and self._forwarding is not None:
+            route, name = ROUTES.find(exchange.request.method, exchange.request.path)
+            topic = name if route.named == "topic" else ""
+            elsewhere = self._forwarding.after(exchange, error, topic)
+            if elsewhere is not None:
+                self._answer(exchange, elsewhere, entered)
+                return
         request = exchange.request
         self.context.tell(f"{request.method} {request.path}", error)
         if isinstance(error, Unknown) and not isinstance(error, CallError):

@@ -20,6 +20,7 @@ from penstock.kernel.clock import Clock
 from penstock.kernel.errors import PenstockError
 from penstock.kernel.text import Seldom, and_others
 from penstock.log.store import SyncFailed
+from penstock.protocol.answers import FailedPartition
 from penstock.protocol.decoding import S, decode, decode_object
 from penstock.protocol.errors import Forbidden, Replaying, ShuttingDown
 from penstock.protocol.routes import DELETE, WRITE, Route, RouteTable
@@ -31,6 +32,7 @@ from penstock.server.api.event_book import EventBook
 from penstock.server.api.queries import Query, json_body
 from penstock.server.api.sampler import Sampler
 from penstock.server.api.sessions import Authenticator
+from penstock.server.api.topic_series import TopicSeries
 from penstock.server.http.message import Answer, Exchange, Request
 from penstock.server.overview.looks import Looks
 from penstock.server.overview.news import News
@@ -40,9 +42,11 @@ from penstock.server.push.watching import WatcherSessions
 from penstock.topics.core.router import RouterConfig
 from penstock.topics.engine.engine import Engine
 from penstock.topics.engine.topic_views import TopicLists, everything
+from penstock.topics.engine.views import partitions_view
 from penstock.topics.engine.writers import LogUncertain
 
 if TYPE_CHECKING:
+    from penstock.server.api.forwarding import Cluster, Forwarding
     from penstock.server.api.warehouse import TablesDesk
     from penstock.server.live.hub import Hub
     from penstock.server.live.site import Site
@@ -53,7 +57,6 @@ ROUTES: Final = RouteTable()
 It is complete once `penstock.server.api.app`, which imports every handler, is imported.
 """
 _LOGGER: Final = logging.getLogger("penstock.server")
-WORK_HEARTBEAT_MS: Final = 15_000
 
 
 class OpenStream(Protocol):
@@ -76,12 +79,17 @@ class Context:
     heartbeat_ms_min: int = 1_000
     watch_topics_max: int = 256
     backup_dir: Path | None = None
-    tables: TablesDesk | None = None
+    find_tables: Callable[[], TablesDesk | None] = lambda: None
+    """The warehouse, once there is one."""
     hide: Hiding = field(default_factory=Hiding)
     live: Hub | None = None
     """Keeps open pages of the dashboard fresh; None without a dashboard."""
     site: Site | None = None
     """Draws the pages of the dashboard."""
+    cluster: Cluster | None = None
+    """The other nodes; None on a node alone."""
+    forwarding: Forwarding | None = None
+    """Which node answers a request; None on a node alone."""
     is_tls: bool = False
     """Whether connections are encrypted by the server itself."""
     refusals: Seldom = field(default_factory=Seldom)
@@ -98,6 +106,7 @@ class Context:
     shared: SharedWatches = field(init=False)
     looks: Looks = field(init=False)
     sampler: Sampler = field(init=False)
+    topic_series: TopicSeries = field(init=False)
     topic_lists: TopicLists = field(init=False)
     events: EventBook = field(init=False)
     news: News = field(init=False)
@@ -112,9 +121,27 @@ class Context:
         )
         self.topic_lists = TopicLists(self.engine)
         self.sampler = Sampler(self.engine, lambda: self.caps.streams)
+        self.topic_series = TopicSeries(self.engine, self.clock)
         self.events = EventBook(self.engine)
         self.news = News(self)
-        self.sampler.on_sample += [self.events.look, self.news.look, self._look_at_sessions]
+        self.sampler.on_sample += [
+            self.topic_series.sample,
+            self.events.look,
+            self.news.look,
+            self._look_at_sessions,
+        ]
+
+    def failed_partitions(self) -> tuple[FailedPartition, ...]:
+        """The partitions that are out of service: why, and which file is damaged where."""
+        return tuple(
+            FailedPartition(**each | {"reason": self.hide(each["reason"], 503)})
+            for each in partitions_view(self.engine)["failed"]
+        )
+
+    @property
+    def tables(self) -> TablesDesk | None:
+        """The warehouse; None while there is none."""
+        return self.find_tables()
 
     def tell(self, what: str, error: Exception) -> None:
         """Log a server-side failure: at most once a second, unless it was unexpected.

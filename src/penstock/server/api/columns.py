@@ -31,6 +31,7 @@ from penstock.topics.core.record import Found, is_plain
 from penstock.topics.core.topic import Topic
 
 RUN_SEQS: Final = 4_096
+RUN_BYTES_MAX: Final = 16 * MIB
 KEPT_BYTES_MAX: Final = 64 * MIB
 TAG: Final = 3
 META: Final = 5
@@ -116,6 +117,8 @@ class ColumnRuns:
         A page that is nearly full ends with its last complete run: part of a run would be built for
         this reader alone, and so would the other part for the next page. A page ends before a gap,
         which the next page reports. `NotLoaded` if a wanted record is in a file.
+
+        At least one record comes, even if it is larger than `bytes_max`.
         """
         at, room = wanted.from_seq, wanted.bytes_max
         records_max = wanted.records_max
@@ -125,11 +128,18 @@ class ColumnRuns:
             number = at // RUN_SEQS
             last_seq = min((number + 1) * RUN_SEQS, topic.head_seq)
             columns = self._run(topic, number, last_seq)
-            if columns.rows > records_max and records_max * 4 <= wanted.records_max:
+            if columns is None:
+                taken, last_seq = topic.row.page(at, min(last_seq, end_seq), records_max, room)
+                columns = RecordColumns(record_batch(taken))
+            elif columns.rows > records_max and records_max * 4 <= wanted.records_max:
                 break
-            if at > number * RUN_SEQS or columns.rows > records_max or last_seq > end_seq:
+            elif at > number * RUN_SEQS or columns.rows > records_max or last_seq > end_seq:
                 part = range(at + 1, min(last_seq, end_seq) + 1)
                 batch, last_seq = _cut(columns.batch, part, records_max)
+                columns = RecordColumns(batch)
+            if columns.size_bytes > room and not found:
+                fit = _fitting(columns.batch, room)
+                batch, last_seq = _cut(columns.batch, range(at + 1, last_seq + 1), fit)
                 columns = RecordColumns(batch)
             if columns.rows:
                 if columns.size_bytes > room and found:
@@ -140,8 +150,11 @@ class ColumnRuns:
             at = last_seq
         return found, at
 
-    def _run(self, topic: Topic, number: int, last_seq: int) -> RecordColumns:
-        """The columns of one run, up to a seq; cached if the run is complete."""
+    def _run(self, topic: Topic, number: int, last_seq: int) -> RecordColumns | None:
+        """The columns of one run, up to a seq; cached if the run is complete.
+
+        None if it has too many bytes: of records of a MiB, it would take gigabytes.
+        """
         first_seq = number * RUN_SEQS + 1
         key = (topic.name, topic.epoch, number)
         run = self._runs.get(key)
@@ -154,7 +167,9 @@ class ColumnRuns:
             if run is not None:
                 self._runs.move_to_end(key)
                 return run.columns
-        found, _ = topic.row.page(first_seq - 1, last_seq, _ALL, _ALL)
+        found, passed = topic.row.page(first_seq - 1, last_seq, _ALL, RUN_BYTES_MAX)
+        if passed < last_seq:
+            return None
         run = _Run(RecordColumns(record_batch(found)), gone)
         if last_seq == (number + 1) * RUN_SEQS:
             self._keep(key, run)
@@ -211,6 +226,14 @@ def _cut(batch: Any, part: range, records_max: int) -> tuple[Any, int]:
     rows = min(end - first, records_max)
     last_seq = int(seqs[first + rows - 1]) if rows < end - first else part.stop - 1
     return batch.slice(first, rows), last_seq
+
+
+def _fitting(batch: Any, bytes_max: int) -> int:
+    """How many rows fit, from the first; at least one."""
+    rows: int = batch.num_rows
+    while rows > 1 and (size_bytes := batch.slice(0, rows).nbytes) > bytes_max:
+        rows = max(1, min(rows - 1, rows * bytes_max // size_bytes))
+    return rows
 
 
 def _texts(pa: Any, texts: list[str | None]) -> Any:

@@ -6,10 +6,15 @@
 (404, b'{"error":{"code":"not_found","message":"there is no route /v0/nothing"}}')
 
 An error of a lower layer is one of the protocol's with the same outcome: what may have been done
-is `outcome_unknown`, and an error that nobody expected says nothing certain either.
+is `outcome_unknown`, and an unexpected error says nothing certain either.
 
->>> describe(LogFailed("no space is left"))[:2], describe(Unknown("a sync failed"))[:2]
+>>> describe(LogFailed("a sync failed before"))[:2], describe(Unknown("a sync failed"))[:2]
 ((503, 'not_ready'), (504, 'outcome_unknown'))
+
+A log without room refuses for certain, and takes the same write once there is space.
+
+>>> describe(LogFull("no space left"))
+(429, 'throttled', 'no space left', {'limit': 'disk', 'retry_after_ms': 1000})
 
 A client has no use for such paths, and they would describe the machine to it.
 
@@ -29,26 +34,35 @@ from typing import Any, Final
 from penstock.kernel.errors import Busy, Conflict, PenstockError, Rejected, Unknown
 from penstock.log.executor import RestoreInProgress
 from penstock.log.queues import Stopped
-from penstock.log.store import ReadOnly, StoreClosed
+from penstock.log.store import DiskFull, ReadOnly, StoreClosed
 from penstock.protocol.errors import (
     CallError,
+    ChangeInProgress,
     Internal,
     InvalidRequest,
+    NoLeader,
     NotReady,
     OutcomeUnknown,
     ShuttingDown,
     Throttled,
 )
+from penstock.raft.group import ReadLost
+from penstock.raft.ready import ChangeInProgress as GroupChanging
+from penstock.raft.ready import NotLeader, NotServing
 from penstock.server.http.message import Answer, error_body
-from penstock.topics.engine.writers import LogFailed
+from penstock.topics.engine.writers import LogFailed, LogFull
 
 _RETRY_MS: Final = 1_000
+_DISK: Final = (LogFull, DiskFull)
+"""A limit of the server's own disk: their texts name its files, as those of failures do."""
 Hide = Callable[[str, int], str]
 """Returns the part of an error's text that a client may see, given the answer's status."""
 
 _BY_GROUP: Final[tuple[tuple[type[PenstockError], type[CallError]], ...]] = (
-    (Busy, Throttled), (RestoreInProgress, NotReady), (Stopped, ShuttingDown),
-    (StoreClosed, ShuttingDown), (LogFailed, NotReady), (ReadOnly, NotReady),
+    (NotLeader, NoLeader), (NotServing, NoLeader), (ReadLost, NoLeader),
+    (GroupChanging, ChangeInProgress), (Busy, Throttled), (RestoreInProgress, NotReady),
+    (Stopped, ShuttingDown), (StoreClosed, ShuttingDown), (LogFull, Throttled),
+    (DiskFull, Throttled), (LogFailed, NotReady), (ReadOnly, NotReady),
     (Unknown, OutcomeUnknown), (Rejected, InvalidRequest), (Conflict, InvalidRequest),
     (PenstockError, Internal),
 )  # fmt: skip
@@ -65,12 +79,17 @@ def error_answer(error: Exception, hide: Hide = as_it_is) -> Answer:
 
     `hide` removes what clients must not see from the text.
     """
-    status, code, message, detail = describe(error)
-    message = hide(message, status)
+    status, code, message, detail = told(error, hide)
     headers = tuple(error.headers) if isinstance(error, CallError) else ()
     if status in (429, 503):
         headers += ((b"retry-after", b"%d" % retry_after_s(error)),)
     return Answer(status, error_body(code, message, detail), headers=headers)
+
+
+def told(error: Exception, hide: Hide) -> tuple[int, str, str, dict[str, Any]]:
+    """As `describe`, with what clients must not see removed from the text."""
+    status, code, message, detail = describe(error)
+    return status, code, hide(message, 500 if isinstance(error, _DISK) else status), detail
 
 
 def describe(error: Exception) -> tuple[int, str, str, dict[str, Any]]:
@@ -86,6 +105,8 @@ def describe(error: Exception) -> tuple[int, str, str, dict[str, Any]]:
     detail = {}
     if isinstance(error, Busy):
         detail["retry_after_ms"] = error.retry_after_ms or _RETRY_MS
+    if isinstance(error, _DISK):
+        detail = {"limit": "disk", "retry_after_ms": _RETRY_MS}
     return kind.status, kind.code, error.message, detail
 
 

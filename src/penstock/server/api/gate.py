@@ -1,4 +1,7 @@
-"""Answers requests before the engine is ready: the server runs but cannot serve data yet."""
+"""Answers requests before the engine is ready: the server runs but cannot serve data yet.
+
+Or ever: where the directory is not that of the member of a cluster that it says it is.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +28,8 @@ class Gate:
         self._probe_auth = probe_auth
         self.started_ms = clock.monotonic_ms()
         self.application: Application | None = None
+        self.refusal: CallError | None = None
+        """Why there will be no application."""
 
     def __call__(self, exchange: Exchange) -> None:
         """Answer a request."""
@@ -65,7 +70,7 @@ class Gate:
                     self._auth.grant_of(request.headers, sender, key)
             sender.check(changes=route.changes)
             if route.name != "health":
-                raise Replaying(0.0)
+                raise self.refusal or Replaying(0.0)
         except PenstockError as error:
             return error_answer(error)
         uptime_ms = self._clock.monotonic_ms() - self.started_ms

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
+from penstock.protocol.errors import TopicNotFound
 from penstock.protocol.history import STEPS, History, HistoryAnswer, parse_series
 from penstock.protocol.routes import ARROW, NUMBER, READ, TEXT, Param
 from penstock.protocol.server_events import EVENTS_KEPT, EventPage
@@ -13,6 +14,15 @@ from penstock.server.api.columns import load_arrow
 from penstock.server.api.queries import wants_arrow
 from penstock.server.http.message import Answer
 
+_RANGE: Final = (
+    Param(
+        "step",
+        {"type": "string", "enum": list(STEPS)},
+        "`1s`: the last 15 minutes by the second. `1m`: the last 24 hours by the minute.",
+    ),
+    Param("since", NUMBER, "Only what is later than this, in ms since the epoch."),
+)
+
 
 @ROUTES.get(
     "/v0/history",
@@ -20,12 +30,7 @@ from penstock.server.http.message import Answer
     scope=READ,
     query=(
         Param("series", TEXT, "Names of series, joined by commas; all if not said."),
-        Param(
-            "step",
-            {"type": "string", "enum": list(STEPS)},
-            "`1s`: the last 15 minutes by the second. `1m`: the last 24 hours by the minute.",
-        ),
-        Param("since", NUMBER, "Only what is later than this, in ms since the epoch."),
+        *_RANGE,
     ),
     also=(ARROW,),
 )
@@ -34,7 +39,31 @@ async def show_history(call: Call) -> Answer:
     query = call.query
     names = parse_series(query.text("series"))
     step = parse_choice("step", query.text("step") or STEPS[0], STEPS)
-    history = call.context.sampler.history(names, step, query.number("since", 0))
+    return await _told(call, call.context.sampler.history(names, step, query.number("since", 0)))
+
+
+@ROUTES.get(
+    "/v0/topics/{name}/history",
+    answer=HistoryAnswer,
+    scope=READ,
+    named="topic",
+    query=_RANGE,
+    errors=(TopicNotFound,),
+    also=(ARROW,),
+)
+async def show_topic_history(call: Call) -> Answer:
+    """How busy a topic was: records a second `in` and `out`; of a queue also `ready`, `leased`.
+
+    The server follows 32 topics, those that are looked at and the busiest, as columns over time.
+    A topic that was not followed begins to be with the first request.
+    """
+    query = call.query
+    step = parse_choice("step", query.text("step") or STEPS[0], STEPS)
+    series = call.context.topic_series
+    return await _told(call, series.history(call.name, step, query.number("since", 0)))
+
+
+async def _told(call: Call, history: History) -> Answer:
     if wants_arrow(call.request.headers):
         await load_arrow()
         return Answer(200, history_arrow(history), ARROW.encode())

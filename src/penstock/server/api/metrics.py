@@ -71,6 +71,51 @@ class Scrape:
         """Records held in memory, and damage found since the start."""
         return storage_view(self.engine)
 
+    @cached_property
+    def cluster(self) -> dict[str, Any] | None:
+        """The cluster as this node sees it; None on a node alone."""
+        cluster = self.context.cluster
+        return cluster.view() if cluster is not None else None
+
+    @property
+    def groups(self) -> list[dict[str, Any]] | None:
+        """The group of each partition; None on a node alone."""
+        return None if self.cluster is None else self.cluster["partitions"]
+
+    def of_groups(self, number: str) -> dict[str, int] | None:
+        """A number of each partition's group."""
+        if self.groups is None:
+            return None
+        return {str(each["partition"]): int(each[number]) for each in self.groups}
+
+    def leads(self) -> dict[str, int] | None:
+        """Of which partitions this node is the leader."""
+        if self.cluster is None:
+            return None
+        own, groups = self.cluster["member"], self.cluster["partitions"]
+        return {str(each["partition"]): int(each["leader"] == own) for each in groups}
+
+    def lags(self) -> dict[tuple[str, str], int] | None:
+        """How many entries each follower is behind in the groups that this node leads."""
+        if self.groups is None:
+            return None
+        return {
+            (str(each["partition"]), follower["name"]): follower["lag"]
+            for each in self.groups
+            for follower in each["followers"]
+        }
+
+    def failed(self) -> dict[tuple[str, str], int]:
+        """Where each partition that is out of service is damaged, by partition and file."""
+        return {
+            (str(each.partition), each.file or ""): -1 if each.offset is None else each.offset
+            for each in self.context.failed_partitions()
+        }
+
+    def of_cluster(self, part: str, number: str) -> int | None:
+        """A number that the node counts for all groups."""
+        return None if self.cluster is None else int(self.cluster[part][number])
+
     def of_topics(self, name: str) -> dict[str, float] | None:
         """One number of the topics shown individually; None if there are none."""
         if not self.topics:
@@ -259,12 +304,62 @@ _gauge(
     lambda s: s.storage["failed_partitions"],
     key="storage.failed_partitions",
 )
+METRICS.gauges(
+    "topics_partition_failed_offset",
+    "Where the file of a partition that is out of service is damaged; -1: not known.",
+    Scrape.failed,
+    label="partition,file",
+    key="storage.failed_offset",
+)
 _counter(
     "topics_storage_unreadable_reads_total",
     "Reads of cold records that found their file damaged.",
     lambda s: s.storage["unreadable_reads"],
     key="storage.unreadable_reads",
 )
+
+METRICS.gauges(
+    "topics_group_leads",
+    "1 if this node leads the partition.",
+    Scrape.leads,
+    label="partition",
+    key="cluster.leads",
+)
+for _name, _number, _text in (
+    ("term", "term", "Term of the partition's group."),
+    ("last_index", "last", "Last entry of the partition's log on this node."),
+    ("commit_index", "committed", "Last entry that is known to be on a majority."),
+    ("applied_index", "applied", "Last entry in the partition's state on this node."),
+):
+    METRICS.gauges(
+        f"topics_group_{_name}",
+        _text,
+        partial(Scrape.of_groups, number=_number),
+        label="partition",
+        key=f"cluster.{_name}",
+    )
+METRICS.gauges(
+    "topics_group_lag_entries",
+    "Entries that a follower of a partition led here has not synced.",
+    Scrape.lags,
+    label="partition,member",
+    key="cluster.lag",
+)
+for _name, _part, _number, _text in (
+    ("elections", "elections", "seen", "Times that a partition got another leader or term."),
+    ("links_refused", "links", "refused", "Peers that were not let in, or did not let in."),
+    ("links_bad_letters", "links", "bad_letters", "Connections closed for bytes not of a letter."),
+    ("links_dropped", "links", "dropped", "Items that were not sent, as too much waited."),
+    ("calls_forwarded", "calls", "sent", "Requests passed on to another node."),
+    ("calls_served", "calls", "served", "Requests of other nodes answered."),
+    ("calls_lost", "calls", "lost", "Requests passed on whose answer did not come."),
+):
+    _counter(
+        f"topics_{_name}_total",
+        _text,
+        partial(Scrape.of_cluster, part=_part, number=_number),
+        key=f"cluster.{_name}_total",
+    )
 
 
 def topic_numbers(context: Context, names: Iterable[str], now_ms: int) -> Iterator[TopicNumbers]:

@@ -20,6 +20,7 @@ from penstock.server.overview.looks import (
     waiting_of,
 )
 
+ALL: Final = 2**63
 PART: Final = Param("part", TEXT, "Of this part, such as `ingest.a`; the most alive if not said.")
 
 
@@ -32,11 +33,17 @@ async def verdict(call: Call) -> Answer:
     return call.tell(await verdict_of(call.context, everything=not call.is_bounded))
 
 
-@ROUTES.get("/v0/waiting", answer=part_answers.WaitingList, scope=READ)
+@ROUTES.get(
+    "/v0/waiting",
+    answer=part_answers.WaitingList,
+    scope=READ,
+    query=(Param("limit", NUMBER, "At most so many, 1 or more; all if not said."),),
+)
 async def waiting(call: Call) -> Answer:
-    """Everything that waits, the longest first: why, and what would help."""
+    """Everything that waits, the longest first: why, and what would help. `total` counts all."""
+    limit = max(call.query.number("limit", ALL), 1)
     reaches = call.reaches if call.is_bounded else None
-    return call.tell(await waiting_of(call.context, reaches))
+    return call.tell(await waiting_of(call.context, reaches, limit))
 
 
 @ROUTES.get("/v0/parts", answer=part_answers.PartList, scope=READ)

@@ -28,7 +28,7 @@ from penstock.server.api.metrics import METRICS, TOPICS_SHOWN_MAX, FirstNames, S
 from penstock.server.api.openapi import document
 from penstock.server.http.message import Answer
 from penstock.topics.core.totals import Overdue
-from penstock.topics.engine.views import partitions_view, scheduler_view
+from penstock.topics.engine.views import scheduler_view
 
 SLICE_NS: Final = 500_000
 """How long a slice may take, excluding its last step."""
@@ -59,12 +59,10 @@ def ready(call: Call) -> Answer:
         raise NotWritable(context.hide(reason, 503))
     topics = context.engine.registry.totals.count
     body = {"status": "ready", "wal_replay_complete": True, "topics": topics}
-    failed = partitions_view(context.engine)["failed"]
+    failed = context.failed_partitions()
     if failed:  # the other partitions serve: it is ready, but degraded
         body["status"] = "degraded"
-        body["failed_partitions"] = [
-            each | {"reason": context.hide(each["reason"], 503)} for each in failed
-        ]
+        body["failed_partitions"] = failed
     return Answer(200, encode(body))
 
 

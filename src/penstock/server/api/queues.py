@@ -108,7 +108,7 @@ async def claim(call: Call) -> Answer:
     request = claim_request(body, engine.limits)
     claims = await engine.queues.claim(call.name, request)
     if call.exchange.may_be_gone and claims.jobs:
-        # The answer may reach nobody: a worker that is gone must not hold jobs, and one that has
+        # The answer may not arrive: a worker that is gone must not hold jobs, and one that has
         # only stopped sending gets none.
         seqs, fences = zip(*((job.lease.seq, job.lease.fence) for job in claims.jobs), strict=True)
         settle = Settle(request.node, seqs, fences)

@@ -32,7 +32,7 @@ from penstock.topics.engine.engine import Engine
     errors=(TopicNotFound,),
 )
 async def list_watchers(call: Call) -> Answer:
-    """Who reads a topic, furthest behind first: watchers, routers and workers."""
+    """The readers of a topic, furthest behind first: watchers, routers and workers."""
     limit = min(max(call.query.number("limit", WATCHERS_SHOWN), 1), WATCHERS_SHOWN_MAX)
     return call.tell(topic_watchers(call.context.engine, call.name, limit, call.shown))
 

@@ -6,7 +6,7 @@ Its cost depends neither on how many topics there are nor on how many watchers.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import nan
 from typing import Final
 
@@ -72,17 +72,7 @@ class Sampler:
 
     def history(self, names: list[str], step: str, since_ms: int) -> History:
         """Series after a time, oldest first."""
-        places = [PLACES[name] for name in names]
-        columns: dict[str, list[float | None]] = {}
-        if step == STEPS[0]:
-            times, found = self._rings.seconds(places, since_ms)
-            columns.update(zip(names, found, strict=True))
-        else:
-            times, spreads = self._rings.minutes(places, since_ms)
-            for name, (least, mean, greatest) in zip(names, spreads, strict=True):
-                columns[name] = [None if each is None else round(each, 3) for each in mean]
-                columns[f"{name}_min"], columns[f"{name}_max"] = least, greatest
-        return History(step, times, columns)
+        return history_of(self._rings, names, [PLACES[name] for name in names], step, since_ms)
 
     def _counters(self) -> tuple[int, int, int, int, int]:
         """What only ever grows: in, in_bytes, pushed, commits, refused."""
@@ -135,6 +125,22 @@ class Sampler:
         lag_ms = max(0.0, asyncio.get_running_loop().time() - self._due_s) * 1e3
         self._schedule()
         self.sample(lag_ms)
+
+
+def history_of(
+    rings: SeriesRings, names: Sequence[str], places: Sequence[int], step: str, since_ms: int
+) -> History:
+    """Columns after a time by their names, oldest first; by the minute with least and greatest."""
+    columns: dict[str, list[float | None]] = {}
+    if step == STEPS[0]:
+        times, found = rings.seconds(places, since_ms)
+        columns.update(zip(names, found, strict=True))
+    else:
+        times, spreads = rings.minutes(places, since_ms)
+        for name, (least, mean, greatest) in zip(names, spreads, strict=True):
+            columns[name] = [None if each is None else round(each, 3) for each in mean]
+            columns[f"{name}_min"], columns[f"{name}_max"] = least, greatest
+    return History(step, times, columns)
 
 
 def _quantiles_ms(window: LatencyWindow) -> tuple[float, float]:

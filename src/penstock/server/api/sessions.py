@@ -43,7 +43,7 @@ class SignedIn(NamedTuple):
 
 
 class Sessions:
-    """The sessions of one server. They end with it: a restart asks everybody to sign in again."""
+    """The sessions of one server. They end with it: after a restart every user signs in again."""
 
     def __init__(self, sessions_max: int = SESSIONS_MAX) -> None:
         self._sessions_max = sessions_max
@@ -56,7 +56,7 @@ class Sessions:
     def open(self, token: str, grant: Grant, now_ms: int) -> None:
         """Begin a session. If there are too many, the oldest ends.
 
-        To refuse the new one would lock everybody out for hours after a program that signs in again
+        To refuse the new one would lock users out for hours after a program that signs in again
         and again; only a holder of a key can make sessions at all.
         """
         self._forget(now_ms)

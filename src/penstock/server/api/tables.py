@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, Final
@@ -45,11 +45,13 @@ from penstock.server.api.warehouse import (
     wait_for,
 )
 from penstock.server.http.message import Answer
+from penstock.topics.engine.engine import Engine
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from penstock.tables.core.history import RefreshRecord
+    from penstock.tables.core.topics import TopicSource
     from penstock.tables.pages import TablePage
     from penstock.tables.warehouse import Warehouse
 
@@ -57,6 +59,8 @@ if TYPE_CHECKING:
 ROWS: Final = 1_000
 ROWS_MAX: Final = 100_000
 OUTCOMES_MAX: Final = 40
+_EXPLAINED: Final = ("unit", "inputs", "last_refresh", "next_refresh", "differential")
+"""What the state of a table tells of its explanation."""
 JSON: Final = "application/json"
 CSV: Final = "text/csv"
 _FORMATS: Final = {"json": JSON, "csv": CSV, "arrow": ARROW}
@@ -137,7 +141,14 @@ async def put_table(call: Call) -> Answer:
 )
 async def show_table(call: Call) -> Answer:
     """All that is known of a table."""
-    return _told(call, await desk(call).do(partial(_shown, name=call.name)))
+    tables, name = desk(call), call.name
+
+    def work(warehouse: Warehouse) -> tuple[dict[str, Any], list[TopicSource]]:
+        return _shown(warehouse, name), warehouse.topics()
+
+    shown, topics = await tables.do(work)
+    heads = _heads(call.context.engine, [each for each in topics if each.url == tables.place.url])
+    return _told(call, {**shown, "behind": _behind(shown, heads)})
 
 
 @ROUTES.post(
@@ -377,10 +388,27 @@ def _shown(warehouse: Warehouse, name: str) -> dict[str, Any]:
     explained = warehouse.explain(table.name)
     return {
         **definition_facts(table),
-        **{key: explained[key] for key in ("unit", "inputs", "last_refresh", "differential")},
+        **{key: explained[key] for key in _EXPLAINED},
         "why": warehouse.why(table.name).text,
         "status_detail": warehouse.details().get(table.name),
     }
+
+
+def _heads(engine: Engine, topics: Iterable[TopicSource]) -> dict[str, int]:
+    """The heads of topics of this server, by the names that queries give them."""
+    known = engine.registry.topics
+    return {each.name: known[each.topic].head_seq for each in topics if each.topic in known}
+
+
+def _behind(shown: dict[str, Any], heads: Mapping[str, int]) -> dict[str, int | None]:
+    """How many rows or records came to each input since the table read it; None if not known."""
+    coming = shown["next_refresh"]["inputs"]
+    found: dict[str, int | None] = {}
+    for name, seen in shown["inputs"].items():
+        found[name] = coming.get(name, {}).get("changed_rows")
+        if seen is not None and name in heads:
+            found[name] = max(0, heads[name] - int(seen[-1]))
+    return found
 
 
 def format_of(asked: str | None, accept: str) -> str:

@@ -202,6 +202,9 @@ async def diff(call: Call) -> Answer:
     body = call.read(requests.DiffBody, may_be_empty=True)
     is_arrow = wants_arrow(call.request.headers)
     request = read_request(body, larger(engine.limits) if is_arrow else engine.limits)
+    forwarding = call.context.forwarding
+    if forwarding is not None and not await forwarding.catch_up(call.name, request):
+        return _behind(call, request)
     from_ts = call.query.number("from_ts", -1 if body.from_ts is None else body.from_ts)
     if from_ts >= 0:
         before_seq = engine.topic(call.name).seq_before(from_ts)
@@ -269,6 +272,23 @@ async def _read(call: Call, request: ReadRequest) -> DiffPage:
         return await call.context.engine.diff(call.name, request)
     with call.parked():
         return await call.context.engine.diff(call.name, request)
+
+
+def _behind(call: Call, request: ReadRequest) -> Answer:
+    """An empty page: this node does not have what the cursor has seen on another one yet."""
+    topic = call.context.engine.registry.topics.get(call.name)
+    return call.answer(
+        topic=call.name,
+        records=[],
+        next_from_seq=request.from_seq,
+        head_seq=topic.head_seq if topic is not None else 0,
+        earliest_seq=1
+        if topic is None
+        else topic.at(call.context.engine.clock.now_ms()).earliest_seq,
+        caught_up=False,
+        lag=0,
+        behind=True,
+    )
 
 
 def _page(call: Call, found: DiffPage, request: ReadRequest) -> bytes:

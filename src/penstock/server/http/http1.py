@@ -154,7 +154,7 @@ class Http1Connection(asyncio.Protocol):
         """The peer sends no more. What it has sent is answered before the connection ends.
 
         A disconnect looks the same. So a stream ends at once, and so does a request that waits for
-        data: nobody may be there to read it.
+        data: the peer may be gone.
         """
         is_due = bool(self.line) or self._stage is INFLATING or self._rests
         waits = any(each.live is not None or each.on_gone is not None for each in self.line)

@@ -17,7 +17,7 @@ from penstock.protocol.pages import HISTORY_MS, NAV, TABLES, Source
 from penstock.protocol.routes import JSON
 from penstock.server.api.auth import Grant
 from penstock.server.api.call import ROUTES, Call, Context, check_access
-from penstock.server.api.errors import describe
+from penstock.server.api.errors import told
 from penstock.server.http.message import Answer, Exchange, Request
 
 OLDEST_TABLES: Final = 8
@@ -81,8 +81,8 @@ async def section(
 
 def error_of(context: Context, error: Exception) -> dict[str, Any]:
     """An error in place of a section."""
-    status, code, message, _ = describe(error)
-    return {"error": {"code": code, "message": context.hide(message, status)}}
+    _, code, message, _ = told(error, context.hide)
+    return {"error": {"code": code, "message": message}}
 
 
 def plain_path(path: str) -> str:

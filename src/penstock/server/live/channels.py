@@ -21,6 +21,8 @@ from penstock.server.live.peek import Peek
 
 REST_BYTES: Final = 2 * KIB
 """A section whose change is larger rests a tick for each of these: so frames stay small."""
+REST_TICKS_MAX: Final = 4
+"""It rests no longer, however much changed: a page says of everything that it is of now."""
 
 Rights = tuple[int, tuple[str, ...]] | None
 """What two keys must have in common to be told the same: scopes and prefixes."""
@@ -46,6 +48,15 @@ class Address(NamedTuple):
         return sources(self.page, dict(self.names), dict(self.query))
 
 
+class Compared(NamedTuple):
+    """A new value of a section, and how it differs from the one before."""
+
+    value: Any
+    change: Change
+    rests: int
+    """For how many ticks a change of that size lets the section rest."""
+
+
 class SharedSection:
     """One section, for all channels that show it with the same rights."""
 
@@ -59,6 +70,10 @@ class SharedSection:
         self.since_ms = 0
         """For history: the time of its last point."""
         self._rests_until = 0
+        self._told_ms = 0
+        """`since_ms` before the last tick."""
+        self._is_unsure = False
+        """Whether viewers may lack its last change."""
 
     @property
     def kind(self) -> str:
@@ -83,15 +98,35 @@ class SharedSection:
             self.since_ms = last_time(value)
             self.value = value
 
-    def advance(self, value: Any, tick: int) -> None:
+    def rest(self) -> None:
+        """A tick begins: it has not changed, as far as viewers know what it was."""
+        self._told_ms = self.since_ms
+        self.change = {SET: self.value} if self._is_unsure else {}
+        self._is_unsure = False
+
+    def lose(self) -> None:
+        """Its change was not told: the next one is told whole, and points again."""
+        if self.kind == HISTORY:
+            self.since_ms = self._told_ms
+        else:
+            self._is_unsure = self.kind not in GROWING
+
+    def compared(self, value: Any) -> Compared:
+        """A value that was told, with what differs. Only `advance` makes it the section's."""
+        if self.kind == HISTORY:
+            return Compared(value, {}, 0)
+        change = changes(self.value, value)
+        return Compared(value, change, min(REST_TICKS_MAX, len(encode(change)) // REST_BYTES))
+
+    def advance(self, told: Compared, tick: int) -> None:
         """Take the value of a tick."""
         if self.kind == HISTORY:
-            self._grow(value)
+            self._grow(told.value)
             return
-        self.change = changes(self.value, value)
-        self.value = value
+        self.change = {SET: told.value} if SET in self.change else told.change
+        self.value = told.value
         if self.change:
-            self._rests_until = tick + 1 + len(encode(self.change)) // REST_BYTES
+            self._rests_until = tick + 1 + told.rests
 
     def _grow(self, value: Any) -> None:
         points = later_points(value, self.since_ms) if isinstance(value, dict) else {}
@@ -100,12 +135,13 @@ class SharedSection:
 
 
 class Channel:
-    """One page as all see it who look at it with the same rights."""
+    """One page as all viewers with the same rights see it."""
 
     def __init__(self, address: Address, grant: Grant | None, facts: Mapping[str, Any]) -> None:
         self.address, self.grant, self.facts = address, grant, facts
         self.sections: dict[str, SharedSection] = {}
-        self.viewers: dict[Any, None] = {}
+        self.viewers: dict[Any, int] = {}
+        """Each with the move of the values that it was last told of whole."""
         self.opened = 0
         """How many viewers there are, those included that are not told the state yet."""
         self.peek: Peek | None = None
@@ -122,6 +158,10 @@ class Channel:
         """What changed at the last tick, as the data of a `frame`."""
         parts = ((name, shown.change) for name, shown in self.sections.items() if shown.change)
         return self.told(encode({"at": at_ms, **joined(parts)})[1:-1])
+
+    def nothing(self, at_ms: int) -> bytes:
+        """A frame that only says that the server is there."""
+        return self.told(b'"at":%d' % at_ms)
 
     def told(self, members: bytes) -> bytes:
         """Members as the data of an event of this page."""

@@ -1,11 +1,10 @@
 """What changed in the sections of a page, as small as a browser can apply it without knowledge.
 
 A section is a JSON object. Its change is one of, by member: `put` (a new value), `drop` (gone),
-`front` (a list with new items before the old ones), `cols` (a list of rows with the same rows but
-other values in some columns), or the section as a whole, `set`. Columns over time only grow:
-`push`.
+`list` (a list of items that it had and of new ones), `cols` (rows with other values in some
+columns, told after `list`), or the section as a whole, `set`. Columns over time only grow: `push`.
 
->>> changes({"rung": 0, "bands": [{"depth": 0}]}, {"rung": 0, "bands": [{"depth": 3}]})
+>>> changes({"bands": [{"band": 1, "depth": 0}]}, {"bands": [{"band": 1, "depth": 3}]})
 {'cols': {'bands': {'depth': [3]}}}
 >>> later_points({"t": [1, 2], "in": [7, 8]}, after=1)
 {'t': [2], 'in': [8]}
@@ -16,14 +15,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from penstock.server.api.answers import encode
+
 Json = Any
 Change = dict[str, Any]
 SET: Final = "set"
 PUSH: Final = "push"
-FRONT_MAX: Final = 32
-"""New items at the front of a list that are looked for."""
 _SPARSE_BELOW: Final = 0.5
 """Below this share of changed rows, a column is told by row."""
+_PUT_ABOVE: Final = 0.5
+"""Above this share of new items, or of changed cells, a list is told as a whole."""
 _MISSING: Final = object()
 
 
@@ -43,8 +44,8 @@ def changes(old: Json, new: Json) -> Change:
     for name, value in new.items():
         before = old.get(name, _MISSING)
         if before is _MISSING or before != value:
-            verb, told = _member(before, value)
-            found.setdefault(verb, {})[name] = told
+            for verb, told in _member(before, value).items():
+                found.setdefault(verb, {})[name] = told
     return found
 
 
@@ -62,51 +63,99 @@ def joined(parts: Iterable[tuple[str, Change]]) -> dict[str, dict[str, Any]]:
     return frame
 
 
-def _member(old: Json, new: Json) -> tuple[str, Json]:
+def _member(old: Json, new: Json) -> Change:
+    """How a member became another, by verb."""
     if isinstance(old, list) and isinstance(new, list) and old and new:
-        shift = _shift(old, new)
-        if shift:
-            return "front", {"add": new[:shift], "keep": len(new) - shift}
-        cols = _columns(old, new)
-        if cols is not None:
-            return "cols", cols
-    return "put", new
+        return _list(old, new) or {"put": new}
+    return {"put": new}
 
 
-def _shift(old: list[Json], new: list[Json]) -> int:
-    """How many new items stand before the old ones; 0 if it is not so."""
-    for shift in range(1, min(FRONT_MAX, len(new) - 1) + 1):
-        kept = len(new) - shift
-        if kept <= len(old) and new[shift] == old[0] and new[shift:] == old[:kept]:
-            return shift
-    return 0
-
-
-def _columns(old: list[Json], new: list[Json]) -> dict[str, Any] | None:
-    """The columns in which rows differ; None if they are not the same rows.
-
-    Rows are the same if most of their columns did not change: others are told whole.
-    """
-    if len(old) != len(new):
+def _list(old: list[Json], new: list[Json]) -> Change | None:
+    """How a list became another; None if most of it is new, or most cells of its rows changed."""
+    places = _places(old, new)
+    kept = [place for place in places if place is not None]
+    if len(kept) < len(new) * _PUT_ABOVE:
         return None
+    was = [item if place is None else old[place] for item, place in zip(new, places, strict=True)]
+    columns: dict[str, Any] = {}
+    if was != new:
+        columns = _columns(was, new)
+        if sum(map(len, columns.values())) > sum(map(len, new)) * _PUT_ABOVE:
+            return None
+    moved = len(kept) != len(old) or kept != list(range(len(old)))
+    found = {"list": _pieces(new, places)} if moved or len(kept) != len(new) else {}
+    return {**found, "cols": columns} if columns else found
+
+
+def _places(old: list[Json], new: list[Json]) -> list[int | None]:
+    """Where each item stood before; None if it is new.
+
+    Rows are the same if they have the same name and the same members, other items if they are
+    equal.
+    """
+    named = _names(old, new)
+    if named is None:
+        were, are = [encode(item) for item in old], [encode(item) for item in new]
+    else:
+        were, are = named
+    at: dict[Any, list[int]] = {}
+    for place, name in reversed(list(enumerate(were))):
+        at.setdefault(name, []).append(place)
+    found = [places.pop() if (places := at.get(name)) else None for name in are]
+    if named is None:
+        return found
+    return [
+        place if place is not None and old[place].keys() == item.keys() else None
+        for item, place in zip(new, found, strict=True)
+    ]
+
+
+def _names(old: list[Json], new: list[Json]) -> tuple[list[Any], list[Any]] | None:
+    """What rows are known by: a member, or the first two, that differ within each list."""
     if not all(isinstance(row, dict) for row in (*old, *new)):
         return None
-    names = new[0].keys()
-    if any(row.keys() != names for row in (*old, *new)):
-        return None
+    members = list(new[0])
+    for known_by in (*((member,) for member in members), members[:2]):
+        were, are = ([tuple(map(row.get, known_by)) for row in rows] for rows in (old, new))
+        if not all(isinstance(each, str | int) for name in (*were, *are) for each in name):
+            continue
+        before, now = set(were), set(are)
+        if len(before) == len(were) and len(now) == len(are) and not before.isdisjoint(now):
+            return were, are
+    return None
+
+
+def _pieces(new: list[Json], places: list[int | None]) -> list[Json]:
+    """A list as runs of old items, each by its first place and its length, and of new items."""
+    pieces: list[Json] = []
+    for item, place in zip(new, places, strict=True):
+        last = pieces[-1] if pieces else None
+        if place is None:
+            if isinstance(last, dict):
+                last["add"].append(item)
+            else:
+                pieces.append({"add": [item]})
+        elif isinstance(last, list) and sum(last) == place:
+            last[1] += 1
+        else:
+            pieces.append([place, 1])
+    return pieces
+
+
+def _columns(old: list[Json], new: list[Json]) -> dict[str, Any]:
+    """The columns in which rows differ."""
+    names = dict.fromkeys(name for row in new for name in row)
     found = {name: _column(name, old, new) for name in names}
-    told = {name: column for name, column in found.items() if column is not None}
-    cells = sum(len(column) for column in told.values())
-    return None if cells > len(new) * len(names) // 2 and len(names) > 1 else told
+    return {name: column for name, column in found.items() if column}
 
 
-def _column(name: str, old: list[Json], new: list[Json]) -> list[Json] | dict[str, Json] | None:
+def _column(name: str, old: list[Json], new: list[Json]) -> list[Json] | dict[str, Json]:
     changed = [
-        n for n, (was, row) in enumerate(zip(old, new, strict=True)) if was[name] != row[name]
+        n
+        for n, (was, row) in enumerate(zip(old, new, strict=True))
+        if name in row and was[name] != row[name]
     ]
-    if not changed:
-        return None
-    if len(changed) < len(new) * _SPARSE_BELOW:
+    if len(changed) < len(new) * _SPARSE_BELOW or any(name not in row for row in new):
         return {str(n): new[n][name] for n in changed}
     return [row[name] for row in new]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from typing import Any, Final, NamedTuple, Protocol
 
 from penstock.kernel.errors import PenstockError
@@ -17,13 +17,28 @@ from penstock.protocol.pages import EVENTS, HISTORY, PEEK, RESUME_MS
 from penstock.server.api.answers import encode
 from penstock.server.api.auth import Grant
 from penstock.server.live.ask import ask, error_of, section
-from penstock.server.live.channels import Address, Channel, Rights, SharedSection, rights_of
-from penstock.server.live.frames import PUSH, Change, is_error, later_points
+from penstock.server.live.channels import (
+    Address,
+    Channel,
+    Compared,
+    Rights,
+    SharedSection,
+    rights_of,
+)
+from penstock.server.live.frames import PUSH, SET, Change, is_error, later_points
 from penstock.server.live.twins import Twins, newest
 
 TICK_S: Final = 1.0
 PATIENCE_S: Final = 0.4
 """How long a frame waits for a section."""
+SPREAD: Final = 0.005
+SPREAD_MAX: Final = 0.2
+"""The share of a tick from one section to the next, and at most for all. Asked for at once, those
+of ten pages held the loop for ten milliseconds in each second, and what was to be pushed waited."""
+BEGIN_S: Final = 1.0
+"""How long the first event of a stream waits for a section: a returning client wants to see it."""
+LATER: Final = {"error": {"code": "later", "message": "It is being looked up."}}
+"""What stands for a section that takes longer; a frame brings it."""
 PEEK_S: Final = 0.25
 TURN: Final = 64
 """Viewers that are told before others get the loop."""
@@ -67,10 +82,14 @@ class Hub:
         self.at_ms = 0
         """Of when the values of sections are."""
         self.last_event = 0
+        """Up to where events were told to all viewers. One that joins may know more: it drops those
+        that it has."""
         self.channels: dict[tuple[Address, Rights], Channel] = {}
         self._sections: dict[tuple[Any, Rights], SharedSection] = {}
-        self._asked: dict[SharedSection, asyncio.Task[Any]] = {}
+        self._asked: dict[SharedSection, asyncio.Task[Compared]] = {}
         self._ticks = 0
+        self._moves = 0
+        """How often the values of sections have moved on."""
         self._tasks: list[asyncio.Task[None]] = []
 
     # Viewers come and go
@@ -86,8 +105,12 @@ class Hub:
         except BaseException:
             self._release(channel)
             raise
-        channel.viewers[viewer] = None
+        self.told_all(viewer, channel)
         return channel
+
+    def told_all(self, viewer: Viewer, channel: Channel) -> None:
+        """A viewer knows the values of now: frames that are under way are not for it."""
+        channel.viewers[viewer] = self._moves
 
     async def _begin(self, viewer: Viewer, channel: Channel, after: Place | None) -> bool:
         """Tell a viewer its first events; False if it does not read."""
@@ -150,9 +173,10 @@ class Hub:
                 channel.sections[source.section.name] = shown
         channel.opened += 1
         if not self._tasks:
+            self.last_event = self.context.events.last_id
             self._tasks = [
                 asyncio.ensure_future(self._repeat(self._tick_s, self._advance)),
-                asyncio.ensure_future(self._repeat(self._peek_s, self._peek)),
+                asyncio.ensure_future(self._repeat(self._peek_s, self._look)),
             ]
         return channel
 
@@ -180,13 +204,23 @@ class Hub:
 
     async def _know(self, channel: Channel) -> None:
         """Ask for the sections of a channel that no tick has asked for yet."""
-        address = channel.address
-        fresh = [shown for shown in channel.plain() if not shown.is_known]
-        values = await asyncio.gather(
-            *(self.twins.value(address, shown.source, shown.grant) for shown in fresh)
-        )
-        for shown, value in zip(fresh, values, strict=True):
-            shown.begin(value)
+        asked = {
+            shown: asyncio.ensure_future(
+                self.twins.value(channel.address, shown.source, shown.grant)
+            )
+            for shown in channel.plain()
+            if not shown.is_known
+        }
+        if asked:
+            await asyncio.wait(asked.values(), timeout=BEGIN_S)
+        for shown, task in asked.items():
+            if task.done():
+                shown.begin(task.result())
+            elif shown.users and not shown.is_known:
+                shown.begin(LATER)
+                self._asked[shown] = asyncio.ensure_future(_late(shown, task))
+            else:
+                task.cancel()
         if not self.at_ms or len(self.channels) == 1:
             self.at_ms = self.context.clock.now_ms()
 
@@ -197,7 +231,6 @@ class Hub:
             if shown.kind in (HISTORY, EVENTS):
                 found[name] = await self.twins.value(channel.address, shown.source, shown.grant)
                 shown.begin(found[name])
-                self.last_event = max(self.last_event, _last_id(found[name]))
         for name, shown in channel.sections.items():
             if shown.kind == PEEK:
                 now_ms = self.context.clock.now_ms()
@@ -233,32 +266,60 @@ class Hub:
         told = await self._told()
         # No await from here to the list of frames: a viewer that joins meanwhile would be told
         # values, and then the change that led to them.
+        self._moves += 1
         for shown in self._sections.values():
-            shown.change = {}
+            shown.rest()
         for shown, value in told.items():
             shown.advance(value, self._ticks)
         self.at_ms = self.context.clock.now_ms()
         frames = [
-            (channel, channel.frame(self.at_ms), list(channel.viewers))
+            (channel, self._frame(channel), list(channel.viewers))
             for channel in self.channels.values()
         ]
-        await self._tell_all(b"frame", frames)
-        await self._tell_events()
+        await self._tell_all(b"frame", frames, self._moves)
 
-    async def _told(self) -> dict[SharedSection, Any]:
+    def _frame(self, channel: Channel) -> bytes:
+        """The frame of a channel. If there cannot be one, the next has its sections whole."""
+        try:
+            return channel.frame(self.at_ms)
+        except Exception:
+            _LOGGER.exception("a frame of the dashboard failed")
+            for shown in channel.sections.values():
+                shown.lose()
+            return channel.nothing(self.at_ms)
+
+    async def _told(self) -> dict[SharedSection, Compared]:
         """The sections that are due and were told in time; others are waited for by later ticks."""
-        for shown in list(self._sections.values()):
-            if shown not in self._asked and shown.is_due(self._ticks):
-                since_ms = shown.since_ms - OVERLAP_MS if shown.kind == HISTORY else None
-                asking = section(self.context, shown.grant, shown.source, since_ms=since_ms)
-                self._asked[shown] = asyncio.ensure_future(asking)
+        await self._ask_due()
         if self._asked:
             await asyncio.wait(self._asked.values(), timeout=PATIENCE_S)
-        done = [shown for shown, task in self._asked.items() if task.done()]
-        return {shown: self._asked.pop(shown).result() for shown in done}
+        found = {}
+        for shown, task in [each for each in self._asked.items() if each[1].done()]:
+            del self._asked[shown]
+            try:
+                found[shown] = task.result()
+            except Exception:
+                _LOGGER.exception("section %s of the dashboard failed", shown.source.path)
+        return found
+
+    async def _ask_due(self) -> None:
+        """Ask for the sections that are due, one after the other."""
+        due = [each for each in self._sections.values() if each.is_due(self._ticks)]
+        pause_s = self._tick_s * min(SPREAD, SPREAD_MAX / max(1, len(due)))
+        for shown in due:
+            if shown in self._asked or not shown.users:
+                continue
+            self._asked[shown] = asyncio.ensure_future(self._ask(shown))
+            await asyncio.sleep(pause_s)
+
+    async def _ask(self, shown: SharedSection) -> Compared:
+        """A section as it is now."""
+        since_ms = shown.since_ms - OVERLAP_MS if shown.kind == HISTORY else None
+        value = await section(self.context, shown.grant, shown.source, since_ms=since_ms)
+        return _compared(shown, value)
 
     async def _tell_events(self) -> None:
-        """Tell what happened since the last tick, to each as much as it may know."""
+        """Tell what happened since the last time, to each as much as it may know."""
         by_rights: dict[Rights, list[Channel]] = {}
         for channel in self.channels.values():
             by_rights.setdefault(rights_of(channel.grant), []).append(channel)
@@ -281,8 +342,13 @@ class Hub:
 
     # Four times a second
 
+    async def _look(self) -> None:
+        """Tell viewers what has happened, and those of topics the newest records."""
+        if self.context.events.last_id > self.last_event:
+            await self._tell_events()
+        await self._peek()
+
     async def _peek(self) -> None:
-        """Tell viewers of topics the newest records."""
         now_ms = self.context.clock.now_ms()
         frames = []
         for channel in self.channels.values():
@@ -291,12 +357,30 @@ class Hub:
                 frames.append((channel, channel.told(members), list(channel.viewers)))
         await self._tell_all(b"peek", frames)
 
-    async def _tell_all(self, event: bytes, frames: list[tuple[Channel, bytes, list[Any]]]) -> None:
+    async def _tell_all(
+        self, event: bytes, frames: list[tuple[Channel, bytes, list[Any]]], moves: int | None = None
+    ) -> None:
+        """Tell viewers; frames of a move only those that were not told of it meanwhile."""
         for n, (channel, data, viewer) in enumerate(_each(frames)):
             if n and n % TURN == 0:
                 await asyncio.sleep(0)
-            if viewer in channel.viewers:
+            known = channel.viewers.get(viewer)
+            if known is not None and (moves is None or known < moves):
                 viewer.tell(channel, event, data)
+
+
+async def _late(shown: SharedSection, value: Awaitable[Any]) -> Compared:
+    """A section that was asked for as a page began, and took long."""
+    return _compared(shown, await value)
+
+
+def _compared(shown: SharedSection, value: Any) -> Compared:
+    """What a section is told to be now; whole, if what changed cannot be said."""
+    try:
+        return shown.compared(value)
+    except Exception:
+        _LOGGER.exception("section %s of the dashboard is told whole", shown.source.path)
+        return Compared(value, {SET: value}, 0)
 
 
 def _each(
@@ -305,7 +389,3 @@ def _each(
     for channel, data, viewers in frames:
         for viewer in viewers:
             yield channel, data, viewer
-
-
-def _last_id(section: Any) -> int:
-    return int(section.get("last_id", 0)) if isinstance(section, dict) else 0

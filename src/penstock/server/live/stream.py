@@ -35,6 +35,7 @@ _LOGGER: Final = logging.getLogger("penstock.server")
         Param("page", TEXT, "Instead of `on`: the name of a page, like `topic`."),
         Param("name", TEXT, "With `page`: the name in its path."),
         Param("id", TEXT, "With `page`: the id in its path."),
+        Param("after", TEXT, "The same as `Last-Event-ID`, which a new EventSource cannot send."),
     ),
     headers=(Param("Last-Event-ID", TEXT, "Go on behind this event."),),
     errors=(NotFound, NotAcceptable, Throttled),
@@ -50,7 +51,8 @@ async def live(call: Call) -> None:
     if call.exchange.is_head:
         call.exchange.stream(sse.CONTENT_TYPE, sse.HEADERS).close()
         return
-    place = read_id(call.request.headers.get("last-event-id", ""), hub)
+    after = dict(parse_qsl(call.request.query, errors="replace")).get("after", "")
+    place = read_id(call.request.headers.get("last-event-id", after), hub)
     with call.context.caps.opening(call.grant):
         LiveStream(call, hub, addresses, place).start()
 
@@ -151,9 +153,10 @@ class LiveStream:
         return True
 
     async def room(self) -> None:
-        """Wait until the viewer reads again, and go on with it."""
+        """Wait until the viewer reads again, and tell it what it missed of the pages it has."""
+        await asyncio.sleep(0)  # where a stream that has ended stops
         await self._room.wait()
-        self._lags = False
+        await self._catch_up()
 
     def _event(self, event: bytes, data: bytes) -> bytes:
         boot = self._hub.twins.identity.boot.encode()
@@ -202,10 +205,14 @@ class LiveStream:
             members = None if peek is None or after is None else peek.gap(after, now_ms)
             if members is not None:
                 pieces.append(self._event(b"peek", channel.told(members)))
-        if self._stream.write(b"".join(pieces)):
+        if not pieces or self._stream.write(b"".join(pieces)):
             self._lags = False
             for channel in missed:
                 self._told(channel, b"peek")
+                self._hub.told_all(self, channel)
+        else:
+            self._room.clear()
+            self._stream.has_room()
 
     def _goodbye(self, code: str, text: str) -> None:
         if not self._ended:

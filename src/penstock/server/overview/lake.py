@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from penstock.protocol.errors import RelationNotFound
@@ -17,10 +18,25 @@ from penstock.protocol.lake_answers import (
 )
 
 if TYPE_CHECKING:
-    from penstock.lake.model import DataFile, Snapshot, TableVersion
+    from penstock.lake.model import DataFile, Snapshot, TableInfo, TableVersion
     from penstock.tables.warehouse import Warehouse
 
 FILES_MAX: Final = 1_000
+_CHANGED: Final = {
+    "inserted_into_table": "rows into",
+    "inlined_insert": "rows into",
+    "deleted_from_table": "rows out of",
+    "inlined_delete": "rows out of",
+    "inline_flush": "rows of the catalog into files of",
+    "compacted_table": "fewer files of",
+    "merge_adjacent": "fewer files of",
+    "rewrite_delete": "fewer files of",
+    "created_table": "made",
+    "created_schema": "made the schema",
+    "dropped_table": "dropped",
+    "altered_table": "other columns of",
+}
+"""The kinds of change of a snapshot, in words."""
 
 
 def lake_state(warehouse: Warehouse) -> LakeState:
@@ -46,17 +62,46 @@ def lake_snapshots(warehouse: Warehouse, limit: int, before: int | None) -> Lake
     known = warehouse.lake.snapshots()[::-1]
     found = [each for each in known if before is None or each.id < before]
     page = found[:limit]
+    names = table_names(warehouse.lake.tables())
     return LakeSnapshots(
         snapshots=[
             LakeSnapshot(
                 snapshot=each.id, at=_ms(each), schema_version=each.schema_version,
-                changes=each.changes, author=each.author, message=each.message,
+                changes=each.changes, text=changes_text(each.changes, names), author=each.author,
+                message=each.message,
             )
             for each in page
         ],
         total=len(known),
         next_before=page[-1].id if len(found) > limit else None,
     )  # fmt: skip
+
+
+def table_names(tables: Iterable[TableInfo]) -> dict[int, str]:
+    """What the tables of the lake are called, by their ids."""
+    from penstock.tables.query.names import relation_name
+
+    return {table.id: relation_name([table.schema.name, table.name]) for table in tables}
+
+
+def changes_text(changes: str | None, names: Mapping[int, str]) -> str:
+    """What a snapshot changed, in words; a table that is gone has its number.
+
+    >>> changes_text("inserted_into_table:2,inserted_into_table:3,inlined_delete:4", {2: "a"})
+    'rows into a, table 3; rows out of table 4'
+    >>> changes_text('created_table:"main"."a,b"', {})
+    'made a,b'
+    """
+    from penstock.lake.changes import parse
+
+    told: dict[str, list[str]] = {}
+    for kind, values in parse(changes).made.items():
+        words = told.setdefault(_CHANGED.get(kind, kind.replace("_", " ")), [])
+        for value in sorted(values, key=str):
+            words.append(
+                names.get(value, f"table {value}") if isinstance(value, int) else value[-1]
+            )
+    return "; ".join(f"{verb} {', '.join(words)}" for verb, words in told.items())
 
 
 def lake_tables(warehouse: Warehouse, at: int | None = None) -> LakeTables:

@@ -14,10 +14,12 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from penstock.kernel.errors import PenstockError
+from penstock.kernel.units import format_ms
 from penstock.protocol.errors import NoWarehouse, PartNotFound
 from penstock.protocol.lake_answers import Graph
 from penstock.protocol.own_topics import part_topic
 from penstock.protocol.part_answers import (
+    AWAY_AFTER_MS,
     PartList,
     PartState,
     PipelineHistory,
@@ -61,7 +63,7 @@ if TYPE_CHECKING:
     from penstock.tables.warehouse import Warehouse
 
 WAREHOUSE_S: Final = 2.0
-"""How long an answer waits for the warehouse; after that it says that the warehouse is away."""
+"""How long an answer waits for the warehouse; after that it goes without."""
 QUEUES_SHARE: Final = 20
 """Looking over all queues may take a twentieth of the time at most."""
 SLICE_NS: Final = 500_000
@@ -86,7 +88,7 @@ class TablesLook(NamedTuple):
 
 @dataclass(slots=True)
 class Looks:
-    """Everything that is looked at once for all who ask."""
+    """Everything that is looked at once for all callers."""
 
     context: Context
     tables: Cached[TablesLook | None] = field(init=False)
@@ -99,6 +101,11 @@ class Looks:
     """The keys of which a query runs."""
     verdict: Cached[Verdict] = field(init=False)
     waiting: Cached[list[Waiting]] = field(init=False)
+
+    _asked_ms: int = 0
+    """Since when the warehouse owes an answer; 0 if it does not."""
+    _answered: TablesLook | None = None
+    """Its last one."""
 
     def __post_init__(self) -> None:
         clock = self.context.clock
@@ -120,18 +127,26 @@ class Looks:
             each.forget()
 
     async def tables_soon(self) -> TablesLook | None:
-        """The tables, or that the warehouse does not answer.
+        """The tables, or that the warehouse does not answer: a short delay shows the last answer.
 
         None without a warehouse, and while it is being opened: that may take seconds.
         """
+        clock = self.context.clock
+        asked_ms = self._asked_ms = self._asked_ms or clock.monotonic_ms()
         try:
-            return await asyncio.wait_for(self.tables.get(), WAREHOUSE_S)
+            found = await asyncio.wait_for(self.tables.get(), WAREHOUSE_S)
+            self._asked_ms, self._answered = 0, found
+            return found
         except TimeoutError:
             if self.context.tables is None or not self.context.tables.is_open:
                 return None
-            trouble = f"the warehouse has not answered for {WAREHOUSE_S:g} s"
+            silent_ms = clock.monotonic_ms() - asked_ms
+            if silent_ms < AWAY_AFTER_MS:
+                return self._answered
+            trouble = f"the warehouse has not answered for {format_ms(silent_ms)}"
             return TablesLook(self.now_ms(), trouble=trouble)
         except PenstockError as error:
+            self._asked_ms = 0  # it answered, if only that it cannot
             return TablesLook(self.now_ms(), trouble=self.context.hide(error.message, 503))
 
     async def _look_at_tables(self) -> TablesLook | None:
@@ -167,10 +182,14 @@ class Looks:
 
     async def ledger(self, part: str) -> Ledger | None:
         """The reports of a part up to now; None if it has none."""
-        topic = self.context.engine.registry.topics.get(part_topic(part))
+        topics = self.context.engine.registry.topics
+        topic = topics.get(part_topic(part))
         if topic is None:
             self.ledgers.pop(part, None)
             return None
+        if part not in self.ledgers:
+            for gone in [each for each in self.ledgers if part_topic(each) not in topics]:
+                del self.ledgers[gone]
         ledger = self.ledgers.setdefault(part, Ledger())
         async for _ in self._in_slices(ledger.catch_up(topic)):
             pass
@@ -223,12 +242,14 @@ async def verdict_of(context: Context, *, everything: bool = True) -> Verdict:
     return await context.looks.verdict.get()
 
 
-async def waiting_of(context: Context, reaches: Reaches | None = None) -> WaitingList:
-    """Everything that waits; with `reaches`, only topics and queues that may be seen."""
+async def waiting_of(
+    context: Context, reaches: Reaches | None = None, limit: int | None = None
+) -> WaitingList:
+    """What waits, at most `limit`; with `reaches`, only topics and queues that may be seen."""
     found = await context.looks.waiting.get()
     if reaches is not None:
         found = [each for each in found if each.kind in _TOPICS and reaches(each.name)]
-    return WaitingList(at=context.looks.now_ms(), waiting=found, total=len(found))
+    return WaitingList(at=context.looks.now_ms(), waiting=found[:limit], total=len(found))
 
 
 async def parts_list(context: Context) -> PartList:
@@ -303,7 +324,7 @@ def server_facts(context: Context) -> ServerFacts:
         replay_progress=1.0 if engine.ready else engine.replay_progress,
         draining=context.draining,
         partitions=partitions["total"],
-        partitions_failed=len(partitions["failed"]),
+        failed=context.failed_partitions(),
         watchers_stuck=engine.watchers.slow,
     )
 

@@ -10,10 +10,12 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from msgspec import ValidationError, convert
+
 from penstock.kernel.errors import PenstockError
 from penstock.kernel.text import shortened
 from penstock.kernel.units import format_ms
-from penstock.protocol.part_answers import PartState
+from penstock.protocol.part_answers import LostWorker, PartState
 from penstock.protocol.server_events import EventKind, EventLevel
 from penstock.server.overview.parts import SERVER, parts_of
 
@@ -54,10 +56,14 @@ class PartTeller:
     def __init__(self) -> None:
         self._seen: dict[str, _Seen] = {}
         self._tariffs: dict[str, Any] | None = None  # last told of
+        self._lost_ms: dict[str, int] = {}  # by coordinator: when it last lost a worker
+        self._missing: dict[str, int] = {}  # workers that were lost, and their processes
 
     def look(self, parts: Iterable[PartState]) -> list[Happening]:
         """What happened since the last look."""
         found: list[Happening] = []
+        parts = list(parts)
+        self._forget({part.part for part in parts})
         for part in parts:
             if part.kind == SERVER:
                 continue
@@ -66,7 +72,29 @@ class PartTeller:
             self._seen[part.part] = now
             if before is not None:
                 found += self._changes(part, before, now)
+            found += self._losses(part)
         return found
+
+    def _forget(self, present: set[str]) -> None:
+        """Keep nothing of parts that are listed no more."""
+        for known in (self._seen, self._lost_ms, self._missing):
+            for gone in known.keys() - present:
+                del known[gone]
+
+    def _losses(self, part: PartState) -> Iterable[Happening]:
+        """Workers that died, as their coordinator tells, and those that took their places."""
+        lost = _lost_workers(part)
+        known_ms = self._lost_ms.setdefault(part.part, max((each.at for each in lost), default=0))
+        for each in lost:
+            if each.at > known_ms:
+                self._lost_ms[part.part], self._missing[each.part] = each.at, each.pid
+                did = "" if each.unit is None else f" while it refreshed {each.unit}"
+                text = f"{each.part} ended{did}, process {each.pid}: another takes its place."
+                yield Happening("part_lost", "bad", text, each.part, {"pid": each.pid})
+        if part.facts.get("ready") and self._missing.get(part.part, part.pid) != part.pid:
+            del self._missing[part.part]
+            text = f"{part.part} works again, as process {part.pid}."
+            yield Happening("part_back", "ok", text, part.part, {"pid": part.pid})
 
     def _changes(self, part: PartState, before: _Seen, now: _Seen) -> Iterable[Happening]:
         name, facts = part.part, {"node": part.node}
@@ -81,6 +109,13 @@ class PartTeller:
             space, seq = str(tariffs.get("space", "")), tariffs.get("seq")
             text = f"{name} works with the tariffs at seq {seq} of {space} now."
             yield Happening("tariff_changed", "info", text, space, {"part": name, "seq": seq})
+
+
+def _lost_workers(part: PartState) -> list[LostWorker]:
+    try:
+        return convert(part.facts.get("lost", []), list[LostWorker])
+    except ValidationError:  # a part of another version says it differently
+        return []
 
 
 class RefreshTeller:
@@ -114,7 +149,8 @@ class RefreshTeller:
         last_ms = self._failing.get(table)
         if last_ms is not None and at_ms - last_ms < FAILED_MS:
             return
-        self._failing[table] = at_ms
+        lately = {each: ms for each, ms in self._failing.items() if at_ms - ms < FAILED_MS}
+        self._failing = {**lately, table: at_ms}
         took = format_ms(record.took_ms)
         reason = shortened(record.reason_text) or "no reason is known"
         text = f"The refresh of {table} failed after {took}: {reason}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Iterator
+from functools import cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
@@ -107,8 +108,13 @@ def _judge(reported: Reported, age_ms: int, now_ms: int) -> tuple[str, str, int 
     return reported.report.state, reported.report.text, None
 
 
+@cache
+def _host() -> str:
+    return socket.gethostname()
+
+
 def _server(context: Context, now_ms: int, up_ms: int) -> PartState:
-    host = socket.gethostname()
+    host = _host()
     rung = context.engine.turns.rung
     return PartState(
         part=f"{SERVER}.{host}", kind=SERVER, node=host, state="ok",

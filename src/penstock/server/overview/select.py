@@ -109,7 +109,7 @@ def _check_nodes(nodes: list[Any]) -> None:
 
 
 def _relation(table: Any) -> str:
-    """The name of a relation as queries use it; functions and files are none."""
+    """The name of a relation as queries use it; functions and files have none."""
     from sqlglot import exp
 
     from penstock.tables.query.names import relation_name

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from penstock.kernel.units import format_ms
+from penstock.protocol.answers import FailedPartition
 from penstock.protocol.part_answers import LEVELS, Verdict, VerdictFact
 
 NAMED_MAX: Final = 3
@@ -38,7 +39,8 @@ class ServerFacts(NamedTuple):
     replay_progress: float = 1.0
     draining: bool = False
     partitions: int = 1
-    partitions_failed: int = 0
+    failed: tuple[FailedPartition, ...] = ()
+    """Partitions that are out of service."""
     watchers_stuck: int = 0
     """Watchers that do not read what they were sent."""
 
@@ -96,11 +98,12 @@ def verdict(facts: Facts) -> Verdict:
     """How things stand."""
     found = sorted(_facts(facts), key=lambda fact: -LEVELS.index(fact.level))
     level = found[0].level if found else "ok"
+    sentence = _sentence(level, found, facts)
     return Verdict(
         at=facts.at,
         level=level,
-        sentence=_sentence(level, found, facts),
-        line=_line(found, facts),
+        sentence=sentence,
+        line=_line(sentence, found, facts),
         facts=found,
     )
 
@@ -136,8 +139,11 @@ def _of_server(server: ServerFacts) -> Iterator[VerdictFact]:
         again = server.retry_after_ms
         when = "" if again is None else f" and told to try again in {format_ms(again)}"
         yield _fact("refusing", "refusing", f"New writes are refused{when}.", "/topics")
-    if server.partitions_failed:
-        text = f"{server.partitions_failed} of {server.partitions} partitions are out of service."
+    for failed in server.failed[:NAMED_MAX]:
+        text = _sentence_of(failed.text())
+        yield _fact("partition_failed", "failing", text, "/cluster", failed=failed)
+    if len(server.failed) > NAMED_MAX:
+        text = f"{len(server.failed)} of {server.partitions} partitions are out of service."
         yield _fact("partitions_failed", "failing", text, "/cluster")
     if server.rung in _RUNGS:
         yield _fact("pressure", "slow", _RUNGS[server.rung](server), "/")
@@ -208,8 +214,14 @@ def _link(tables: Sequence[TableFacts]) -> str:
     return f"/tables/{tables[0].name}" if len(tables) == 1 else "/tables"
 
 
-def _fact(code: str, level: str, text: str, link: str) -> VerdictFact:
-    return VerdictFact(code=code, level=level, text=text, link=link)
+def _fact(
+    code: str, level: str, text: str, link: str, *, failed: FailedPartition | None = None
+) -> VerdictFact:
+    return VerdictFact(code=code, level=level, text=text, link=link, failed=failed)
+
+
+def _sentence_of(clause: str) -> str:
+    return f"{clause[:1].upper()}{clause[1:].rstrip('.')}."
 
 
 # The sentence ------------------------------------------------------------------------------------
@@ -252,7 +264,7 @@ def _away(found: Sequence[VerdictFact], facts: Facts) -> str:
 def _failing(facts: Facts) -> str:
     tables = [] if facts.warehouse is None else facts.warehouse.tables
     failing = sum(table.state == "error" for table in tables)
-    if facts.server is not None and facts.server.partitions_failed:
+    if facts.server is not None and facts.server.failed:
         return "A part of the log is out of service."
     if facts.pipeline is not None and facts.pipeline.trouble is not None:
         return "Ingest has trouble."
@@ -263,13 +275,13 @@ def _failing(facts: Facts) -> str:
 
 def _slower(codes: set[str], facts: Facts) -> str:
     pipeline = facts.pipeline
+    if pipeline is not None and pipeline.held:
+        return f"{' and '.join(pipeline.held).capitalize()} is held, and nothing is lost."
     if "pressure" in codes or "bottleneck" in codes:
         text = "Slower, and nothing is lost."
         if pipeline is not None and "bottleneck" in codes:
             return f"{text} The bottleneck is {pipeline.bottleneck}."
         return text
-    if pipeline is not None and pipeline.held:
-        return f"{' and '.join(pipeline.held).capitalize()} is held, and nothing is lost."
     late = 0 if facts.warehouse is None else sum(t.state == "late" for t in facts.warehouse.tables)
     if late:
         return f"Everything flows. {_count(late, 'table is', 'tables are')} late."
@@ -281,12 +293,14 @@ def _slower(codes: set[str], facts: Facts) -> str:
     return "Everything flows. Tables wait for workers."
 
 
-def _line(found: Sequence[VerdictFact], facts: Facts) -> str:
-    """The line below: the facts in their own words, or what there is if all is well."""
-    if found:
-        return " ".join(fact.text for fact in found[:NAMED_MAX])
-    parts = [_tables_line(facts), _behind_line(facts.pipeline)]
-    return " ".join(part for part in parts if part) or "Pushes go out at once."
+def _line(sentence: str, found: Sequence[VerdictFact], facts: Facts) -> str:
+    """The line below: what the sentence leaves out in its own words, then how the rest flows."""
+    told = [fact.text for fact in found if fact.text not in sentence][:NAMED_MAX]
+    if found and found[0].level == "away":
+        return " ".join(told)
+    rest = filter(None, (_tables_line(facts), _behind_line(facts.pipeline)))
+    parts = [*told, *rest][:NAMED_MAX]
+    return " ".join(parts) or ("" if found else "Pushes go out at once.")
 
 
 def _tables_line(facts: Facts) -> str:

@@ -200,7 +200,8 @@ def waiting_ingest(pipeline: PipelineState) -> Iterator[Waiting]:
                 stage.name, "paused", "held", "held by hand", helps, stuck_ms, pipeline.at
             )
         elif stage.name == pipeline.bottleneck:
-            text = f"the stages before it wait for it: {stage.note}"
+            text = "the stages before it wait for it"
+            text += f"; the planner: {stage.note}" if stage.note else ""
             yield _ingest(stage.name, "late", "bottleneck", text, "", stuck_ms, pipeline.at)
 
 

@@ -10,6 +10,7 @@ from typing import Final, Literal
 from penstock.kernel.errors import PenstockError
 from penstock.protocol.watchers import ReaderState
 from penstock.server.api.call import Call
+from penstock.server.push import sse
 from penstock.server.push.readers import Identity, Reading, Stuck, identity_of
 from penstock.server.push.watching import Follower, PushEvent, named_by
 from penstock.topics.core.topic import Topic
@@ -54,6 +55,14 @@ class Pusher:
         self._gone: dict[str, None] = {}
         self._left_out: dict[str, None] = {}  # topics of a prefix without room
         self._owing: dict[asyncio.Task[None], None] = {}
+
+    def watches(self, topic: str) -> bool:
+        """Whether the peer is told of a topic's records."""
+        return topic in self.followers
+
+    def end(self, farewell: sse.Farewell = sse.SHUTDOWN) -> None:
+        """Tell the peer why the connection ends, and close it."""
+        raise NotImplementedError
 
     def send(self, follower: Follower, page: SharedPage, events: list[PushEvent]) -> int:
         """Send the events of a page; returns how many the peer had room for."""
@@ -212,7 +221,8 @@ class Pusher:
         """Send one page; whether there may be another."""
         found = self.engine.registry.topics.get(follower.topic)
         if found is None:
-            self._tell_gone(follower)
+            if not self.engine.is_arriving(follower.topic):  # else it gets a turn when it is there
+                self._tell_gone(follower)
             return False
         self._gone.pop(follower.topic, None)
         self.load(follower)

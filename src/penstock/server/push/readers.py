@@ -1,4 +1,4 @@
-"""Who reads a topic: watchers, routers and workers, and how far each has come.
+"""The readers of a topic: watchers, routers and workers, and how far each has come.
 
 Watchers that share a watch share a cursor. They are counted by the batch, and only those that an
 answer lists are looked at one by one: an answer costs its rows and the batches, not the watchers.

@@ -36,6 +36,7 @@ class Farewell(NamedTuple):
 
 
 SHUTDOWN: Final = Farewell("server_shutting_down", "the server is shutting down; connect again")
+MOVED: Final = Farewell("not_leader", "another node leads what this needs now; connect again")
 SIGNED_OUT: Final = Farewell("unauthorized", "the session has ended: sign in again")
 
 LIVES: Final = "$epochs"

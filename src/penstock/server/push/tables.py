@@ -1,7 +1,7 @@
 """The event stream of a table: its rows at a snapshot, then what each commit behind it changed.
 
 The warehouse is read in threads. One task for all watchers learns of new snapshots, and what a
-commit changed is encoded once for all who are at the same place.
+commit changed is encoded once for all watches at the same place.
 """
 
 from __future__ import annotations

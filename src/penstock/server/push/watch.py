@@ -10,6 +10,7 @@ from typing import Final
 from penstock.kernel.errors import PenstockError
 from penstock.protocol import answers, requests
 from penstock.protocol.errors import (
+    NoLeader,
     NotAcceptable,
     NotFound,
     Throttled,
@@ -37,6 +38,7 @@ from penstock.server.push.watching import (
     shape_of,
     watch_request,
 )
+from penstock.topics.core.read import ReadRequest
 from penstock.topics.engine.watch import SharedPage
 
 TOO_OLD: Final = "from_seq_too_old"
@@ -89,10 +91,14 @@ async def resolve(call: Call, request: WatchRequest, *, lenient: bool) -> dict[s
         wanted.setdefault(name, StartPlace())
     places: dict[str, dict[str, int]] = {}
     for name, place in wanted.items():
+        if call.context.forwarding is not None:
+            call.context.forwarding.check_watched(name)
+        await _catch_up(call, name, place)
         if engine.forwarder.owes(name):
             await engine.forwarder.drain(name)
         topic = engine.registry.topics.get(name)
         if topic is None:
+            engine.check_not_arriving(name)
             if lenient:
                 continue
             engine.writers.of(name)  # raises if the topic's partition is out of service
@@ -105,6 +111,17 @@ async def resolve(call: Call, request: WatchRequest, *, lenient: bool) -> dict[s
         }
         engine.recency.touch(name)
     return places
+
+
+async def _catch_up(call: Call, name: str, place: StartPlace) -> None:
+    """Wait until this node has what a cursor has seen on another one."""
+    forwarding = call.context.forwarding
+    request = ReadRequest(place.from_seq, epoch=place.epoch)
+    if forwarding is not None and not await forwarding.catch_up(name, request):
+        raise NoLeader(
+            f"this node does not have yet what the cursor of {name!r} has seen: try again, or "
+            "watch another node"
+        )
 
 
 def matching(call: Call, request: WatchRequest) -> list[str]:
@@ -143,6 +160,9 @@ def open_watch(call: Call) -> None:
     if call.exchange.is_head:
         call.exchange.stream(sse.CONTENT_TYPE, sse.HEADERS).close()
         return
+    if context.forwarding is not None:
+        for name in session.cursors:
+            context.forwarding.check_watched(name)
     with context.caps.opening(call.grant):
         if session.step_out is not None:
             session.step_out()
@@ -202,6 +222,10 @@ class WatchStream(Pusher):
             self._stream.write(sse.frame(event_id, b"error", sse.farewell_data(farewell)))
             self._stream.close()
             self._close()
+
+    def watches(self, topic: str) -> bool:
+        """Whether the session has a topic; a shared watch may follow it."""
+        return topic in self._session.cursors
 
     def abort(self) -> None:
         """Close; the client reconnects and resumes from its cursor."""

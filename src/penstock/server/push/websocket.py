@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Awaitable, Collection
 from functools import partial
 from typing import Final
 
@@ -23,6 +23,7 @@ from penstock.protocol.values import begins
 from penstock.server.api.answers import Flags, Numbers, Spent, written
 from penstock.server.api.auth import SUBPROTOCOL, offered_protocols, protocol_token
 from penstock.server.api.call import ROUTES, Call
+from penstock.server.http.message import Answer, Request
 from penstock.server.push import sse, ws
 from penstock.server.push.pusher import Pusher
 from penstock.server.push.watch import matching, resolve
@@ -169,6 +170,8 @@ class Socket(Pusher):
             if write.may_create:
                 self._call.check_scopes(ADMIN)
             self._call.check_config(write.config)
+        if self._is_passed_on(operation):
+            return
         started_ns = self.context.clock.monotonic_ns()
         self.engine.write(operation.topic, write, partial(self._published, operation, started_ns))
 
@@ -186,6 +189,43 @@ class Socket(Pusher):
             Spent(total_ms, total_ms, self.engine.fsync_ms(operation.topic)),
         )
         self._reply(ws.acked(operation.request_id, body, return_seqs=operation.return_seqs))
+
+    def _is_passed_on(self, operation: ws.PublishMessage) -> bool:
+        """Whether another node leads the topic's partition, and answers the write."""
+        forwarding = self.context.forwarding
+        if forwarding is None:
+            return False
+        request = self._as_request(operation)
+        answer = forwarding.write(self._call.exchange, operation.topic, request)
+        if answer is None:
+            return False
+        task = asyncio.ensure_future(self._passed_on(operation, answer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return True
+
+    def _as_request(self, operation: ws.PublishMessage) -> Request:
+        """A write as a request of its own, with the key that the connection was opened with."""
+        headers = {"content-type": "application/json"}
+        key = protocol_token(offered_protocols(self._call.request.headers))
+        told = self._call.request.headers.get("authorization")
+        if key is not None or told is not None:
+            headers["authorization"] = told or f"Bearer {key}"
+        query = "" if operation.return_seqs else "return_seqs=false"
+        path = f"/v0/topics/{operation.topic}"
+        return Request("POST", path, query, headers, operation.raw)
+
+    async def _passed_on(self, operation: ws.PublishMessage, waiting: Awaitable[Answer]) -> None:
+        try:
+            answer = await waiting
+        except Exception as error:
+            self._fail(operation.request_id, error)
+            return
+        if answer.status in (200, 201):
+            return_seqs = operation.return_seqs
+            self._reply(ws.acked(operation.request_id, answer.body, return_seqs=return_seqs))
+        else:
+            self._reply(ws.refused(operation.request_id, answer.body))
 
     async def _subscribe(self, operation: ws.SubscribeMessage) -> None:
         limits = self.engine.limits

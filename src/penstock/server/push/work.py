@@ -19,6 +19,7 @@ from penstock.protocol.errors import NotAcceptable, NotAQueue, Throttled, TopicN
 from penstock.protocol.limits import clamp_lease_ms
 from penstock.protocol.routes import EVENT_STREAM, NAMED, NUMBER, READ, TEXT, WRITE, Param
 from penstock.protocol.watchers import ReaderState
+from penstock.raft.ready import NotLeader, NotServing
 from penstock.server.api.call import ROUTES, Call
 from penstock.server.api.queries import check_accepts_events
 from penstock.server.api.queues import check_node, job_event
@@ -45,7 +46,7 @@ _LOGGER: Final = logging.getLogger("penstock.server")
     scope=READ | WRITE,
     named="topic",
     query=(
-        Param("node", TEXT, "Who works.", required=True),
+        Param("node", TEXT, "The worker's name.", required=True),
         Param("max", NUMBER, "Jobs at a time, 1 to 1000; 1 if not said."),
         Param("lease_ms", NUMBER, "How long each job is leased."),
         Param("token", TEXT, "The key, for browsers."),
@@ -148,6 +149,8 @@ class WorkStream:
                     await asyncio.wait_for(self._news.wait(), RECHECK_S)
         except (TopicNotFound, NotAQueue):
             self._say_goodbye(409, "topic is no longer a queue")
+        except (NotLeader, NotServing):
+            self._say_goodbye(*sse.MOVED)
         except Exception:
             _LOGGER.exception("the stream of a worker on %r failed", self._topic)
             with suppress(Exception):

@@ -17,12 +17,10 @@ from penstock.protocol import requests
 from penstock.protocol.decoding import decode
 from penstock.protocol.errors import InvalidJson, InvalidRequest
 from penstock.server.api.answers import encode
-from penstock.server.api.errors import Hide, as_it_is, describe
+from penstock.server.api.errors import Hide, as_it_is, told
 from penstock.server.http.message import UNKNOWN_CODES
 
 NO_ID: Final = b"null"
-QUEUE_MAX: Final = 4
-"""Messages that may wait for a client's socket."""
 
 
 class BadMessage(Exception):
@@ -161,13 +159,27 @@ def pushed(op: bytes, data: bytes) -> bytes:
 
 def failed(request_id: bytes, error: Exception, hide: Hide = as_it_is) -> bytes:
     """The error of an operation; it says so if the operation may have taken effect."""
-    status, code, message, _ = describe(error)
-    message = hide(message, status)
+    _, code, message, _ = told(error, hide)
     return b'{"op":"error","request_id":%b,"code":%b,"message":%b%b}' % (
         request_id,
         encode(code),
         encode(message),
         b',"outcome":"unknown"' if code in UNKNOWN_CODES else b"",
+    )
+
+
+def refused(request_id: bytes, answer: bytes) -> bytes:
+    """The error of an operation that another node has refused, from its answer.
+
+    >>> refused(b"7", b'{"error":{"code":"topic_full","message":"no room"}}')
+    b'{"op":"error","request_id":7,"code":"topic_full","message":"no room"}'
+    """
+    error = msgspec.json.decode(answer)["error"]
+    return b'{"op":"error","request_id":%b,"code":%b,"message":%b%b}' % (
+        request_id,
+        encode(error["code"]),
+        encode(error["message"]),
+        b',"outcome":"unknown"' if error["code"] in UNKNOWN_CODES else b"",
     )
 
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from penstock.kernel.errors import Busy, Corrupt, Rejected, Unknown
-from penstock.log.store import DiskFull, StoreClosed
+from penstock.log.store import DiskFull, Starved, StoreClosed
 from penstock.protocol.answers import Written
 from penstock.protocol.errors import (
     MethodNotAllowed,
@@ -26,7 +26,7 @@ from penstock.server.api.answers import (
     written_new,
 )
 from penstock.server.api.errors import error_answer
-from penstock.topics.engine.writers import LogFailed, LogUncertain
+from penstock.topics.engine.writers import LogFailed, LogFull, LogUncertain
 
 
 def test_the_answer_to_the_usual_write_is_the_general_one():
@@ -95,8 +95,10 @@ def test_what_the_server_writes_is_compact():
         (ShuttingDown(), 503, "shutting_down", None),
         (StoreClosed("closed"), 503, "shutting_down", None),
         (Rejected("odd"), 400, "invalid_request", None),
-        (LogFailed("no space"), 503, "not_ready", None),
-        (DiskFull("no space"), 503, "not_ready", None),
+        (LogFailed("a sync failed"), 503, "not_ready", None),
+        (Starved("no descriptor"), 503, "not_ready", None),
+        (LogFull("no space"), 429, "throttled", {"limit": "disk", "retry_after_ms": 1_000}),
+        (DiskFull("no space"), 429, "throttled", {"limit": "disk", "retry_after_ms": 1_000}),
         (Unknown("sync failed"), 504, "outcome_unknown", None),
         (LogUncertain("sync failed"), 504, "outcome_unknown", None),
         (Corrupt("bad bytes"), 500, "internal", None),

@@ -5,6 +5,7 @@ import pytest
 from penstock.kernel.errors import Corrupt, Rejected
 from penstock.log.store import DiskFull
 from penstock.server.api.errors import Hiding
+from penstock.server.push.ws import failed
 
 HIDE = Hiding(
     {"the data directory": ["/srv/data", "data"], "the cold directory": ["/srv/data/cold"]}
@@ -29,8 +30,9 @@ def test_paths_of_the_server_are_words(text, shown):
 def test_a_failure_of_the_server_shows_no_path_at_all():
     error = DiskFull("no space left for /mnt/disk/log: [Errno 28] No space left: '/mnt/disk/log/1'")
     answer = HIDE.answer(error)
-    assert answer.status == 503
+    assert answer.status == 429
     assert b"/mnt" not in answer.body
+    assert b"/mnt" not in failed(b"1", error, HIDE)
     assert b"no space left" in answer.body
     assert "/x/y" not in HIDE.text(Corrupt("damage in /x/y at 7"))
 

@@ -82,6 +82,22 @@ def test_a_watcher_that_does_not_read_is_slow_comes_first_and_is_in_the_verdict(
     on(test)
 
 
+@pytest.mark.parametrize(("limit", "told"), [(None, 3), (2, 2), (9, 3), (0, 1), ("x", 3)])
+def test_of_what_waits_as_much_as_asked_for_is_told_and_all_of_it_counted(
+    limit: object, told: int
+) -> None:
+    async def test(client: Client) -> None:
+        await client.write("t", 1, 2, 3)
+        for name in "abc":
+            await client.watch(room=1, topics={"t": {}}, name=name)
+        await until(lambda: client.engine.watchers.slow == 3)
+        query = "" if limit is None else f"?limit={limit}"
+        found = (await client.ask("GET", f"/v0/waiting{query}")).json
+        assert (len(found["waiting"]), found["total"]) == (told, 3)
+
+    on(test)
+
+
 def test_without_stuck_watchers_there_is_nothing_of_them_in_verdict_and_waiting() -> None:
     async def test(client: Client) -> None:
         await client.write("t", 1)
@@ -261,6 +277,6 @@ def test_what_waits_for_the_log_is_counted_for_its_partition_only() -> None:
             elsewhere.append(partition_of_topic(client.engine, other).log_queue)
             await asyncio.sleep(0)  # each step of the loop is looked at
         assert max(here) > max(elsewhere) == 0
-        assert partition_of_topic(client.engine, "t").log_queue == 0
+        await until(lambda: partition_of_topic(client.engine, "t").log_queue == 0)
 
     on(test)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.server.live.frames import FRONT_MAX, changes, joined, last_time, later_points
+from penstock.server.live.frames import changes, joined, last_time, later_points
 
 
 def rows(*values: int) -> list[dict[str, int | str]]:
@@ -46,10 +46,10 @@ def test_half_of_the_rows_are_a_column_and_less_are_not():
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        (rows(1, 2), rows(1, 2, 3)),
-        (rows(1, 2), [{"name": "other", "kind": "queue", "rate": 1}, *rows(5)]),
+        (rows(1), rows(1, 2, 3)),
+        (rows(1, 2), [{"name": each, "kind": "queue", "rate": 1} for each in "abc"] + rows(5)),
         (rows(1), [{"name": "t0"}]),
-        ([1, 2, 3], [1, 2, 4]),
+        ([1, 2, 3], [4, 5, 3]),
         ([], rows(1)),
     ],
 )
@@ -61,13 +61,37 @@ def test_new_rows_before_the_old_ones_are_told_alone():
     old = [{"id": n} for n in range(5)]
     new = [{"id": 9}, {"id": 8}, *old[:3]]
     assert changes({"x": old}, {"x": new}) == {
-        "front": {"x": {"add": [{"id": 9}, {"id": 8}], "keep": 3}}
+        "list": {"x": [{"add": [{"id": 9}, {"id": 8}]}, [0, 3]]}
     }
 
 
-@pytest.mark.parametrize(("count", "verb"), [(FRONT_MAX, "front"), (FRONT_MAX + 1, "put")])
-def test_very_many_new_rows_are_put_whole(count, verb):
-    old = [{"id": n} for n in range(50)]
+def test_rows_that_change_places_are_not_told_again():
+    old = rows(1, 2, 3, 4)
+    new = [{**old[3], "rate": 9}, *old[:3]]
+    assert changes({"x": old}, {"x": new}) == {
+        "list": {"x": [[3, 1], [0, 3]]},
+        "cols": {"x": {"rate": {"0": 9}}},
+    }
+
+
+def test_rows_whose_first_members_are_not_enough_are_known_by_two():
+    old = [{"source": "a", "target": to, "runs": False} for to in ("x", "y", "z")]
+    new = [{**old[0], "runs": True}, {"source": "b", "target": "x", "runs": False}, *old[1:]]
+    assert changes({"x": old}, {"x": new}) == {
+        "list": {"x": [[0, 1], {"add": [new[1]]}, [1, 2]]},
+        "cols": {"x": {"runs": {"0": True}}},
+    }
+
+
+def test_a_row_with_other_members_than_before_is_new():
+    old = [{"id": n} for n in range(3)]
+    new = [{"id": 0, "more": 1}, *old[1:]]
+    assert changes({"x": old}, {"x": new}) == {"list": {"x": [{"add": [new[0]]}, [1, 2]]}}
+
+
+@pytest.mark.parametrize(("count", "verb"), [(5, "list"), (6, "put")])
+def test_a_list_of_which_most_is_new_is_put_whole(count, verb):
+    old = [{"id": n} for n in range(5)]
     new = [{"id": 100 + n} for n in range(count)] + old
     assert list(changes({"x": old}, {"x": new})) == [verb]
 

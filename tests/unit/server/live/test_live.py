@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from penstock.protocol.pages import RESUME_MS, Section, Source
-from penstock.server.live.channels import REST_BYTES, SharedSection
+from penstock.protocol.pages import HISTORY, RESUME_MS, Section, Source
+from penstock.server.live.channels import REST_BYTES, REST_TICKS_MAX, SharedSection
 from penstock.server.live.hub import Hub
 from penstock.server.live.stream import PAGES_MAX, WAITING_BYTES_MAX
 from penstock.testing import ManualClock
@@ -267,7 +267,31 @@ def test_a_state_that_finds_no_room_comes_when_there_is_some():
     run(test)
 
 
-def test_a_stream_goes_on_behind_its_last_event():
+def test_a_page_misses_nothing_while_another_one_waits_for_room_to_begin():
+    async def test() -> None:
+        async with serving(site=SITE) as client:
+            both = await look(client, "on=/topics&on=/", room=2)  # retry, and one state
+            quick = await look(client, "on=/topics")
+            await until(lambda: both.room == 0)
+            await client.write("meters", 1)
+            await until(lambda: topics_in(quick) == (1, ["meters"]))
+            both.read(None)
+            await until(lambda: len(seen(both, "state")) == 2)
+            frames = len(seen(both, "frame"))
+            await until(lambda: len(seen(both, "frame")) > frames)
+            assert topics_in(both) == (1, ["meters"])
+
+    run(test)
+
+
+def topics_in(stream: FakeStream) -> tuple[int, list[str]]:
+    """How many topics the page of topics counts, and those that it lists."""
+    shown = picture(stream, "/topics")["sections"]
+    return shown["counts"]["topics"], [row["topic"] for row in shown["topics"]["topics"]]
+
+
+@pytest.mark.parametrize("is_asked", [False, True], ids=["header", "query"])
+def test_a_stream_goes_on_behind_its_last_event(is_asked):
     async def test() -> None:
         async with serving(site=SITE) as client:
             await client.write("meters", 0)
@@ -276,7 +300,12 @@ def test_a_stream_goes_on_behind_its_last_event():
             assert first.on_gone is not None
             first.on_gone()
             await client.write("meters", 1)
-            again = await look(client, "on=/topics/meters", last_event_id=first.ids()[-1])
+            place = first.ids()[-1]
+            again = await (
+                look(client, f"on=/topics/meters&after={place}")
+                if is_asked
+                else look(client, "on=/topics/meters", last_event_id=place)
+            )
             await until(lambda: bool(seen(again, "frame")))
             assert seen(again, "state") == []
             whole = seen(again, "frame")[0]["set"]
@@ -340,6 +369,53 @@ def test_as_many_pages_as_allowed_are_streamed():
     run(test)
 
 
+def test_an_event_reaches_all_viewers_although_another_one_joins():
+    async def test() -> None:
+        async with serving(site=SITE) as client:
+            first = await look(client, "on=/")
+            await until(lambda: bool(seen(first, "frame")))
+            client.application.context.events.happened("started", "info", "something")
+            second = await look(client, "on=/")
+            await until(lambda: bool(seen(second, "state")))
+            for stream in (first, second):
+                await until(lambda stream=stream: "something" in happened(stream))
+                assert happened(stream).count("something") == 1
+
+    run(test)
+
+
+def happened(stream: FakeStream) -> list[str]:
+    """What the overview tells of events."""
+    return [event["text"] for event in picture(stream, "/")["sections"]["events"]["events"]]
+
+
+def test_a_viewer_that_was_told_all_meanwhile_does_not_get_an_older_frame():
+    class Reader:
+        def __init__(self) -> None:
+            self.told: list[bytes] = []
+
+        def tell(self, _channel: Any, _event: bytes, data: bytes) -> bool:
+            self.told.append(data)
+            return True
+
+    async def test() -> None:
+        async with serving(site=SITE) as client:
+            await look(client, "on=/")
+            hub = hub_of(client)
+            await until(lambda: bool(hub.channels))
+            [channel] = hub.channels.values()
+            early, late = Reader(), Reader()
+            hub.told_all(early, channel)
+            frames = [(channel, b"frame", [early, late])]
+            moves = channel.viewers[early] + 1
+            channel.viewers[late] = moves
+            await hub._tell_all(b"frame", frames, moves)
+            await hub._tell_all(b"event", [(channel, b"event", [early, late])])
+            assert (early.told, late.told) == ([b"frame", b"event"], [b"event"])
+
+    run(test)
+
+
 def test_a_stream_needs_a_key_where_there_are_keys():
     async def test() -> None:
         async with serving(site=SITE, keys="k1:read,w:write") as client:
@@ -384,15 +460,108 @@ def test_one_section_that_fails_or_takes_long_holds_no_other_up(monkeypatch):
     run(test)
 
 
+def test_a_stream_begins_without_a_section_that_takes_long_and_tells_it_later(monkeypatch):
+    from penstock.server.live import hub as module
+    from penstock.server.live import twins
+
+    real, answers = twins.section, asyncio.Event()
+
+    async def slow(context, grant, source, **since):
+        if source.section.name == "counts":
+            await answers.wait()
+        return await real(context, grant, source, **since)
+
+    async def test() -> None:
+        monkeypatch.setattr(module, "BEGIN_S", 0.01)
+        monkeypatch.setattr(twins, "section", slow)
+        async with serving(site=SITE) as client:
+            stream = await look(client, "on=/")
+            await until(lambda: bool(seen(stream, "state")))
+            assert seen(stream, "state")[0]["sections"]["counts"] == module.LATER
+            answers.set()
+            await until(lambda: "topics" in picture(stream, "/")["sections"]["counts"])
+
+    run(test)
+
+
+@pytest.mark.parametrize("fails", ["changes", "joined"])
+def test_a_change_that_cannot_be_told_is_told_whole_later(monkeypatch, fails):
+    from penstock.server.live import channels
+
+    real, failures, moved = getattr(channels, fails), [], []
+
+    def broken(*arguments):
+        """Fails once, after the topic's section has moved on."""
+        given = [list(each) if fails == "joined" else each for each in arguments]
+        if "'head_seq': 3" in repr(given):
+            moved.append(True)
+        if not failures and moved and (fails == "joined" or "head_seq" not in repr(given)):
+            failures.append(fails)
+            raise RuntimeError(fails)
+        return real(*given)
+
+    async def test() -> None:
+        async with serving(site=SITE) as client:
+            await client.write("meters", 1)
+            stream = await look(client, "on=/topics/meters")
+            await until(lambda: len(seen(stream, "frame")) >= 2)
+            monkeypatch.setattr(channels, fails, broken)
+            await client.write("meters", 2, 3)
+            await until(lambda: bool(failures))
+            frames = len(seen(stream, "frame"))
+            await until(lambda: len(seen(stream, "frame")) > frames + 1)
+            shown = picture(stream, "/topics/meters")["sections"]
+            assert shown["topic"]["head_seq"] == 3
+            told = [at for frame in seen(stream, "frame") for at in pushed(frame)]
+            assert len(shown["history"]["t"]) == len(set(shown["history"]["t"]))
+            assert set(told) <= set(shown["history"]["t"])
+
+    run(test)
+
+
+def pushed(frame: Any) -> list[int]:
+    """The times of a frame's points of history."""
+    times: list[int] = frame.get("push", {}).get("history", {}).get("t", [])
+    return times
+
+
+def test_a_section_whose_change_was_lost_is_told_whole_even_if_it_rests():
+    shown = section()
+    shown.begin({"n": 1})
+    shown.rest()
+    shown.advance(shown.compared({"n": 2}), 1)
+    shown.lose()
+    shown.rest()
+    assert shown.change == {"set": {"n": 2}}
+    shown.advance(shown.compared({"n": 3}), 2)
+    assert shown.change == {"set": {"n": 3}}
+    shown.rest()
+    assert shown.change == {}
+
+
+def test_points_that_were_lost_are_told_again():
+    shown = SharedSection(Source(Section("x", "/v0/x", kind=HISTORY), "/v0/x", ""), None)
+    shown.begin({"t": [1], "in": [1]})
+    shown.rest()
+    shown.advance(shown.compared({"t": [1, 2], "in": [1, 2]}), 1)
+    shown.lose()
+    shown.rest()
+    shown.advance(shown.compared({"t": [1, 2, 3], "in": [1, 2, 3]}), 2)
+    assert shown.change == {"push": {"t": [2, 3], "in": [2, 3]}}
+
+
 def section(every_s: int = 1) -> SharedSection:
     return SharedSection(Source(Section("x", "/v0/x", every_s=every_s), "/v0/x", ""), None)
 
 
-@pytest.mark.parametrize(("size", "rests"), [(REST_BYTES // 2, 1), (REST_BYTES * 3, 4)])
+@pytest.mark.parametrize(
+    ("size", "rests"),
+    [(REST_BYTES // 2, 1), (REST_BYTES * 3, 4), (REST_BYTES * 90, REST_TICKS_MAX + 1)],
+)
 def test_a_section_with_a_large_change_rests(size, rests):
     shown = section()
     shown.begin({"text": ""})
-    shown.advance({"text": "x" * size}, 10)
+    shown.advance(shown.compared({"text": "x" * size}), 10)
     assert [shown.is_due(10 + n) for n in range(1, rests + 1)] == [False] * (rests - 1) + [True]
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
+from msgspec import structs
 
 from penstock.protocol.own_topics import part_topic
 from penstock.protocol.part_answers import AWAY_AFTER_MS, STATUS_TAG, PartReport, PartState
@@ -41,6 +42,39 @@ def test_a_part_that_ended_in_good_order_or_was_away_before_is_not_told_of() -> 
     away = "worker.a-1"
     assert [kinds(teller, part("away", away)) for _ in range(2)] == [[], []]
     assert kinds(teller, part("ok", away)) == [("part_back", away)]
+
+
+def test_nothing_is_kept_of_what_is_listed_no_more() -> None:
+    teller = PartTeller()
+    lost = [{"part": "worker.a-1", "pid": 2, "unit": None, "at": 9}]
+    for n in range(3):
+        kinds(teller, part(name=f"tables.{n}"), part(name="worker.a-1"))
+        kinds(teller, part(name=f"tables.{n}", lost=lost), part(name="worker.a-1"))
+    assert kinds(teller) == []
+    assert [teller._seen, teller._lost_ms, teller._missing] == [{}, {}, {}]
+    tables = RefreshTeller(0)
+    for n in range(1, 4):
+        tables.look([refresh(f"t{n}", n * FAILED_MS)])
+    assert list(tables._failing) == ["t3"]
+
+
+def test_a_worker_that_died_is_told_and_the_one_in_its_place() -> None:
+    teller = PartTeller()
+
+    def look(pid: int, *lost: dict[str, Any], ready: bool = True) -> list[tuple[str, str]]:
+        worker = structs.replace(part(name="worker.a-1", ready=ready), pid=pid)
+        told = teller.look([part(name="tables.a", lost=list(lost)), worker])
+        return [(each.kind, each.text) for each in told]
+
+    before = {"part": "worker.a-1", "pid": 1, "unit": None, "at": 5}
+    assert look(2, before) == [], "that was before the first look"
+    died = {"part": "worker.a-1", "pid": 2, "unit": "table:t", "at": 9}
+    lost = "worker.a-1 ended while it refreshed table:t, process 2: another takes its place."
+    assert look(2, before, died) == [("part_lost", lost)]
+    assert look(3, before, died, ready=False) == []
+    assert look(3, before, died) == [("part_back", "worker.a-1 works again, as process 3.")]
+    assert look(3, before, died) == []
+    assert look(3, {"at": "unlike"}) == []
 
 
 def test_other_tariffs_are_told_once_whichever_parts_work_with_them() -> None:
@@ -124,7 +158,8 @@ def test_the_server_tells_what_it_learns_of_parts_and_tables() -> None:
             context = client.application.context
             context.sampler.stop()
             now_ms = context.engine.clock.now_ms()
-            context.tables = FakeDesk(refresh("t", now_ms + 10_000))  # type: ignore[assignment]
+            desk = FakeDesk(refresh("t", now_ms + 10_000))
+            context.find_tables = lambda: desk  # type: ignore[assignment,return-value]
 
             def told() -> list[ServerEvent]:
                 return [event for event in context.events.page().events if event.name]

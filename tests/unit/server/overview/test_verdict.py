@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from penstock.protocol.answers import FailedPartition
 from penstock.protocol.part_answers import LEVELS
 from penstock.server.overview.verdict import (
     NAMED_MAX,
@@ -23,6 +24,7 @@ WIDE = ServerFacts(rung="widen", pressure=0.5, coalesce_ms=7.5, commit_window_ms
 FRESH = TableFacts("hours", "fresh")
 FAILING = TableFacts("weather", "error", "failed, trying again in 24 s: no column temp")
 LATE = TableFacts("forecast", "late", "waiting for table:weather", 60_000)
+FAILED = FailedPartition(partition=3, reason="damaged", file="1.segment", offset=512)
 AWAY = TableFacts("hours", "away", "no coordinator is running")
 
 
@@ -79,6 +81,21 @@ CASES = {
         "slow",
         "Slower, and nothing is lost. The bottleneck is parse.",
         ("bottleneck",),
+        "",
+    ),
+    "what the sentence says already is not said again below it": Case(
+        Facts(
+            0,
+            WIDE,
+            pipeline=PipelineFacts(bottleneck="parse", behind=7),
+            warehouse=tables(FRESH),
+        ),
+        "slow",
+        "Slower, and nothing is lost. The bottleneck is parse.",
+        ("pressure", "bottleneck"),
+        "Commits wait 2.1 ms to carry more, pushes 7.5 ms; nothing is refused and nothing is lost. "
+        "1 of 1 tables are fresh or being refreshed. "
+        "7 messages are durable and not in the lake.",
     ),
     "low bands wait": Case(
         Facts(0, WIDE._replace(rung="defer")),
@@ -92,12 +109,18 @@ CASES = {
         "Store is held, and nothing is lost.",
         ("held",),
     ),
+    "a stage that is held, and more pressure for it": Case(
+        Facts(0, WIDE, pipeline=PipelineFacts(held=("store",))),
+        "slow",
+        "Store is held, and nothing is lost.",
+        ("pressure", "held"),
+    ),
     "a late table": Case(
         Facts(0, STEADY, warehouse=tables(FRESH, LATE)),
         "slow",
         "Everything flows. One table is late.",
         ("tables_late",),
-        "forecast is late: waiting for table:weather.",
+        "forecast is late: waiting for table:weather. 1 of 2 tables are fresh or being refreshed.",
     ),
     "watchers that do not read": Case(
         Facts(0, ServerFacts(watchers_stuck=2)),
@@ -122,7 +145,8 @@ CASES = {
         "failing",
         "Everything flows. One table is failing.",
         ("tables_failing",),
-        "weather fails: failed, trying again in 24 s: no column temp.",
+        "weather fails: failed, trying again in 24 s: no column temp. "
+        "1 of 2 tables are fresh or being refreshed.",
     ),
     "failing tables under load": Case(
         Facts(0, WIDE, warehouse=tables(FAILING, FAILING._replace(name="rain"), LATE)),
@@ -130,11 +154,25 @@ CASES = {
         "Slower, and nothing is lost. 2 tables are failing.",
         ("tables_failing", "pressure", "tables_late"),
     ),
-    "a failed partition": Case(
-        Facts(0, ServerFacts(partitions=4, partitions_failed=1)),
+    "a partition that failed without a file": Case(
+        Facts(0, ServerFacts(failed=(FailedPartition(partition=1, reason="no entry 7"),))),
         "failing",
         "Everything flows. A part of the log is out of service.",
-        ("partitions_failed",),
+        ("partition_failed",),
+        "Partition 1 is out of service: no entry 7.",
+    ),
+    "a failed partition": Case(
+        Facts(0, ServerFacts(partitions=4, failed=(FAILED,))),
+        "failing",
+        "Everything flows. A part of the log is out of service.",
+        ("partition_failed",),
+        "Partition 3 is out of service: 1.segment is damaged at offset 512.",
+    ),
+    "many failed partitions": Case(
+        Facts(0, ServerFacts(partitions=8, failed=(FAILED,) * (NAMED_MAX + 1))),
+        "failing",
+        "Everything flows. A part of the log is out of service.",
+        (*("partition_failed",) * NAMED_MAX, "partitions_failed"),
     ),
     "ingest in trouble": Case(
         Facts(0, STEADY, pipeline=PipelineFacts(trouble="Spark is away")),
@@ -221,6 +259,11 @@ CASES = {
         "The server does not answer: connection refused.",
     ),
 }
+
+
+def test_a_failed_partition_is_in_the_facts_as_data() -> None:
+    (fact,) = verdict(Facts(0, ServerFacts(failed=(FAILED,)))).facts
+    assert fact.failed == FAILED
 
 
 @pytest.mark.parametrize("name", CASES)

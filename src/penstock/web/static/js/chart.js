@@ -2,10 +2,11 @@
 import uplot from "../vendor/uplot.js";
 import { api, now } from "./live.js";
 import { clock, UNKNOWN } from "./format.js";
-import { windowed } from "./reduce.js";
+import { extended, followed, gapIn, windowed } from "./reduce.js";
 import { html, theme, use, useEffect, useRef, useState } from "./parts.js";
 
-/** @typedef {{name: string, color: string, values: (number|null)[], area?: boolean, step?: boolean}} Series */
+/** @typedef {(number|null)[]} Values */
+/** @typedef {{name: string, color: string, values: Values, low?: Values, high?: Values, area?: boolean, step?: boolean}} Series `low` and `high` are the band of each point */
 /** @typedef {{t: number[], series: Series[], span: number, step?: number, height?: number, unit?: (value: any) => string, max?: number, splits?: number[], bands?: [number, number, string][]}} ChartProps */
 
 /** The ranges of what the server keeps: by the second, then by the minute. */
@@ -55,12 +56,12 @@ const tint = (bands) => (/** @type {any} */ plot) => {
 };
 
 /** @param {ChartProps} props @param {number} width @param {(at: number|null, left: number) => void} point */
-function options({ series, height = 132, unit = String, max, splits, bands = [] }, width, point) {
+function options({ series, span, height = 132, unit = String, max, splits, bands = [] }, width, point) {
   const font = `11px ${getComputedStyle(document.body).fontFamily}`;
   return {
-    width, height, padding: [8, 14, 0, 0], legend: { show: false },
+    width, height, padding: [8, 26, 0, 0], legend: { show: false },
     cursor: { sync: { key: "page" }, points: { size: 6 }, drag: { x: false, y: false }, y: false },
-    scales: { x: { time: true }, y: { range: (/** @type {any} */ _, /** @type {number} */ _low, /** @type {number} */ high) => [0, max ?? (high > 0 ? high * 1.12 : 1)] } },
+    scales: { x: { time: true, range: (/** @type {any} */ _, /** @type {number} */ _low, /** @type {number} */ high) => [high - span / 1000, high] }, y: { range: (/** @type {any} */ _, /** @type {number} */ _low, /** @type {number} */ high) => [0, max ?? (high > 0 ? high * 1.12 : 1)] } },
     axes: [
       { stroke: ink("--ink-3"), font, grid: { show: false }, ticks: { show: false }, size: 22, gap: 4, space: 70, values: (/** @type {any} */ _, /** @type {number[]} */ at) => at.map((x) => clock(x * 1000).slice(0, x % 60 ? 8 : 5)) },
       { stroke: ink("--ink-3"), font, grid: { stroke: ink("--line"), width: 1 }, ticks: { show: false }, size: 54, gap: 6, space: 26, splits: splits && (() => splits), values: (/** @type {any} */ _, /** @type {number[]} */ at) => at.map(unit) },
@@ -68,7 +69,8 @@ function options({ series, height = 132, unit = String, max, splits, bands = [] 
     series: [{}, ...series.map((one) => ({
       stroke: ink(one.color), width: 1.6, points: { show: false }, fill: one.area ? fill(one) : undefined,
       paths: one.step ? UPlot.paths.stepped({ align: 1 }) : undefined,
-    }))],
+    })), ...series.flatMap((one) => (one.low ? [{ points: { show: false } }, { points: { show: false } }] : []))],
+    bands: series.filter((one) => one.low).map((one, k) => ({ series: [series.length + 2 * k + 2, series.length + 2 * k + 1], fill: ink(one.color, 0.14) })),
     hooks: { drawClear: [tint(bands)], setCursor: [(/** @type {any} */ plot) => point(plot.cursor.left < 0 ? null : (plot.cursor.idx ?? null), plot.cursor.left)] },
   };
 }
@@ -77,7 +79,7 @@ function options({ series, height = 132, unit = String, max, splits, bands = [] 
 export function Chart(props) {
   const { t, series, span, step = 1000, height = 132, unit = String } = props;
   const box = useRef(null), plot = useRef(/** @type {any} */ (null)), tip = useRef(null), dark = use(theme);
-  const data = windowed(t, series.map((one) => one.values), (t.at(-1) ?? now()) - span, step);
+  const data = windowed(t, [...series.map((one) => one.values), ...series.flatMap(({ low, high }) => (low && high ? [low, high] : []))], (t.at(-1) ?? now()) - span, step);
   useEffect(() => {
     const place = /** @type {HTMLElement} */ (/** @type {unknown} */ (box.current));
     plot.current = new UPlot(options(props, place.clientWidth, (at, left) => point(plot.current, tip.current, series, unit, at, left)), data, place);
@@ -87,10 +89,10 @@ export function Chart(props) {
       watcher.disconnect();
       plot.current.destroy();
     };
-  }, [dark, height, series.map((one) => one.name).join()]);
+  }, [dark, height, span, series.map((one) => one.name + Boolean(one.low)).join()]);
   useEffect(() => plot.current?.setData(data), [t.length, t.at(-1), span]);
   const label = series.map((one) => `${one.name}: ${one.values.length ? unit(one.values.at(-1)) : UNKNOWN}`).join(", ");
-  return html`<div class="chart" ref=${box} role="img" aria-label=${label}><div class="tip" hidden ref=${tip}></div></div>`;
+  return html`<div class="chart" ref=${box} role="img" aria-label=${label || "nothing to show yet"}><div class="tip" hidden ref=${tip}></div></div>`;
 }
 
 /** Move the tip that names the values below the crosshair. @param {any} plot @param {any} tip @param {Series[]} series @param {(value: any) => string} unit @param {number|null} at @param {number} left */
@@ -108,22 +110,28 @@ function point(plot, tip, series, unit, at, left) {
   tip.style.left = `${Math.max(0, Math.min(left + 66, plot.width - tip.offsetWidth - 4))}px`;
 }
 
+/** A column of a history as values of a series; by the minute with its band. @param {any} history @param {string} name @returns {{values: Values, low?: Values, high?: Values}} */
+export const column = (history, name) => ({ values: history[name] ?? [], low: history[`${name}_min`], high: history[`${name}_max`] });
+
+const KEPT_POINTS = 1500; // 24 h by the minute
 /**
  * Columns for a range: those of the page while they reach back far enough, else asked of the server
- * once, and gone on with what the frames bring.
- * @param {any} section with `t` and columns @param {string} names joined by commas @param {string} range
+ * once, and gone on with what the frames bring. Where points are missing the server is asked again:
+ * it may have them, if only this page was away.
+ * @param {any} section with `t` and columns @param {string} path of the route that tells more @param {string} range
  * @returns {{t: number[], step: number, [name: string]: any}}
  */
-export function useHistory(section, names, range) {
+export function useHistory(section, path, range) {
   const [older, setOlder] = useState(/** @type {any} */ (null));
-  const span = spanOf(range), step = span > 15 * 60e3 ? "1m" : "1s", reaches = span <= 2 * 60e3;
+  const span = spanOf(range), step = span > 15 * 60e3 ? "1m" : "1s", step_ms = step === "1m" ? 60e3 : 1000, reaches = span <= 2 * 60e3;
+  const here = { ...section, t: section?.t ?? [], step: 1000 };
+  const whole = older?.of !== range ? here : { ...followed(older, here), step: step_ms }, gap = reaches || older?.of !== range ? 0 : gapIn(whole.t, step_ms);
   useEffect(() => {
-    setOlder(null);
     if (reaches) return undefined;
     let gone = false;
     const ask = async () => {
-      const answer = await api("GET", `/v0/history?series=${names}&step=${step}&since=${Math.round(now() - span)}`);
-      if (!gone && answer.ok) setOlder({ ...answer.data, of: range });
+      const answer = await api("GET", `${path}${path.includes("?") ? "&" : "?"}step=${step}&since=${Math.round(now() - span)}`);
+      if (!gone && answer.ok) setOlder((/** @type {any} */ old) => ({ ...(old?.of === range ? extended(old, answer.data, KEPT_POINTS) : answer.data), of: range }));
     };
     ask();
     const timer = step === "1m" ? setInterval(ask, 60e3) : 0;
@@ -131,11 +139,6 @@ export function useHistory(section, names, range) {
       gone = true;
       clearInterval(timer);
     };
-  }, [range]);
-  const here = { ...section, t: section?.t ?? [], step: 1000 };
-  if (!older || older.of !== range) return here;
-  if (step === "1m") return { ...older, step: 60e3 };
-  const first = older.t.findIndex((/** @type {number} */ at) => at >= (here.t[0] ?? Infinity));
-  const upto = first < 0 ? older.t.length : first;
-  return /** @type {any} */ ({ step: 1000, ...Object.fromEntries(["t", ...names.split(",")].map((name) => [name, [...(older[name] ?? []).slice(0, upto), ...(here[name] ?? [])]])) });
+  }, [range, gap]);
+  return whole;
 }

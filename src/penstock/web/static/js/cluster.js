@@ -35,14 +35,32 @@ function Warehouse({ warehouse }) {
     ${warehouse.running.map((/** @type {any} */ job) => html`<p class="muted small" key=${job.job_id}>job ${job.job_id} since ${span(now() - job.started_ms)}${job.progress?.left_ms == null ? "" : `, about ${ms(job.progress.left_ms)} left`}</p>`)}<//>`;
 }
 
+/** Whether a node is a part of a cluster: a node alone says that it is not.
+ * @param {any} nodes */
+const isClustered = (nodes) => nodes && nodes.error?.code !== "not_clustered";
+
+/** @param {{node: any}} props */
+const Node = ({ node }) => html`<tr><td class="mono nowrap">${node.name}</td><td><${State} of=${node.link === "down" || node.link === "none" ? "away" : node.state} /></td><td class="soft"><span class="two">${node.problem ?? (node.link === "self" ? "this node" : node.link === "up" ? "its link is up" : "no link to it")}</span></td><td class="mono hidep nowrap">${node.address}</td><td class="mono hidep nowrap">${node.url || UNKNOWN}</td></tr>`;
+
+/** @param {{group: any}} props */
+const Group = ({ group }) => html`<tr><td class="num">${group.partition}</td><td class="mono nowrap">${group.leader || UNKNOWN}</td><td class="num hidep">${count(group.term)}</td><td class="num">${count(group.committed)}</td><td class="num">${count(group.applied)}</td><td class="soft"><span class="two">${group.stopped ? `stopped: ${group.stopped}` : group.followers.length ? group.followers.map((/** @type {any} */ one) => `${one.name} ${one.lag ? `${some(one.lag, "entry", "entries")} behind (at ${count(one.match)}): ${one.waits}` : "has all"}`).join(" · ") : group.leader ? "its leader knows how far the others are" : "no node leads"}</span></td></tr>`;
+
+/** @param {{nodes: any}} props */
+function Nodes({ nodes }) {
+  if (!nodes.partitions) return html`<${Card} title="Nodes" flush><${Missing} of=${nodes} what="The cluster" /><//>`;
+  return html`<${Card} title="Nodes" sub=${nodes.underway || `cluster ${nodes.cluster}, as ${nodes.member} sees it`} flush><div class="scroll" tabindex="0" role="group" aria-label="Nodes"><table><thead><tr><th>node</th><th>state</th><th>link</th><th class="hidep">peers reach it at</th><th class="hidep">clients reach it at</th></tr></thead><tbody>${nodes.members.map((/** @type {any} */ node) => html`<${Node} key=${node.id} node=${node} />`)}</tbody></table></div><//>
+    <${Card} title="Partitions" sub="each has a leader of its own" flush><div class="scroll" tabindex="0" role="group" aria-label="Partitions"><table><thead><tr><th class="num">partition</th><th>leader</th><th class="num hidep">term</th><th class="num">committed</th><th class="num">applied here</th><th>followers, where this node leads</th></tr></thead><tbody>${nodes.partitions.map((/** @type {any} */ group) => html`<${Group} key=${group.partition} group=${group} />`)}</tbody></table></div><//>`;
+}
+
 /** @param {{twin: any}} props */
 function View({ twin }) {
-  const { parts, scheduler, warehouse } = twin.sections, rows = parts?.parts;
+  const { parts, scheduler, warehouse, nodes } = twin.sections, rows = parts?.parts;
   return html`<div class="titlebar"><h1>${rows ? sentence(rows) : "Which parts run is not known."}</h1></div>
     ${!rows ? html`<section class="card"><${Missing} of=${parts} what="Parts" /></section>` : html`<${Card} title="Parts" sub="each reports itself once a second" flush><div class="scroll" tabindex="0" role="group" aria-label="Rows"><table><thead><tr><th>part</th><th>state</th><th>what it says</th><th class="num hidep">behind</th><th class="hidep">where</th><th class="num hidep">runs for</th><th class="num">seen</th></tr></thead><tbody>${rows.map((/** @type {any} */ part) => html`<${Row} key=${part.part} part=${part} />`)}</tbody></table></div><//>`}
+    ${isClustered(nodes) ? html`<${Nodes} nodes=${nodes} />` : null}
     <div class="g2"><${Log} scheduler=${scheduler} /><${Warehouse} warehouse=${warehouse} /></div>
     ${rows?.length === 1 ? html`<${Empty} title="Run the other parts" text="Ingest and tables report themselves here as soon as they run." commands=${["penstock up"]} />` : null}
-    <${Card} title="As a command"><${Cmd} text="penstock status" /><//>`;
+    <${Card} title="As a command"><${Cmd} text=${isClustered(nodes) ? "penstock cluster status" : "penstock status"} /><//>`;
 }
 
 mount({ page: "cluster", crumbs: () => [html`<span>Cluster</span>`], View });

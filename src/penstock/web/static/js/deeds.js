@@ -1,14 +1,14 @@
 // Dialogs that do something: publish, make a topic, change its settings, and ask before records are
 // lost. Loaded when first asked for. Each shows the command that does the same.
 import { render } from "../vendor/preact.js";
-import { api, may } from "./live.js";
+import { api } from "./live.js";
 import { command, count, keeps, span, survives } from "./format.js";
-import { Cmd, html, Icon, outcome, Said, useEffect, useRef, useState } from "./parts.js";
+import { Cmd, html, Icon, outcome, Said, useEffect, useRef, useState, may } from "./parts.js";
 
 /** @typedef {{name: string, label: string, kind?: string, value?: any, options?: string[], rows?: number, required?: boolean, help?: string}} Field */
 /**
  * @typedef {{
- *   title: string, text?: any, fields?: Field[], button: string, icon?: string, bad?: boolean, scope: string, type?: string,
+ *   title: string, text?: any, fields?: Field[], button: string, icon?: string, bad?: boolean, scope: string, type?: string | ((values: Record<string, any>) => string),
  *   line?: (values: Record<string, any>) => string, warn?: (values: Record<string, any>) => string,
  *   act: (values: Record<string, any>) => Promise<import("./live.js").Answer>, done: (answer: import("./live.js").Answer) => string, after?: (answer: import("./live.js").Answer) => void,
  * }} Asked
@@ -47,7 +47,8 @@ function Dialog(asked) {
   const [values, setValues] = useState(() => Object.fromEntries(fields.map((field) => [field.name, field.value ?? ""])));
   const [said, setSaid] = useState(/** @type {any} */ (null)), [busy, setBusy] = useState(false), [typed, setTyped] = useState("");
   useEffect(() => box.current.showModal(), []);
-  const ready = may(asked.scope) && !busy && (!asked.type || typed === asked.type);
+  const name = typeof asked.type === "function" ? asked.type(values) : asked.type;
+  const ready = may(asked.scope) && !busy && (!name || typed === name);
   const submit = async (/** @type {SubmitEvent} */ event) => {
     event.preventDefault();
     if (!ready) return;
@@ -62,10 +63,10 @@ function Dialog(asked) {
     <h2>${asked.title}</h2>${asked.text && html`<p class="soft">${asked.text}</p>`}
     ${fields.map((field) => html`<${Input} key=${field.name} field=${field} value=${values[field.name]} set=${(/** @type {any} */ value) => setValues({ ...values, [field.name]: value })} />`)}
     ${warning && html`<div class="why slow"><${Icon} name="triangle-alert" /><div>${warning}</div></div>`}
-    ${asked.type && html`<label class="field">type ${asked.type} to go on<input value=${typed} onInput=${(/** @type {any} */ event) => setTyped(event.target.value)} autocomplete="off" spellcheck=${false} /></label>`}
+    ${name && html`<label class="field">type ${name} to go on<input value=${typed} onInput=${(/** @type {any} */ event) => setTyped(event.target.value)} autocomplete="off" spellcheck=${false} /></label>`}
     ${asked.line && html`<${Cmd} text=${asked.line(values)} />`}<${Said} said=${said} />
     <div class="ends"><button class="btn quiet" type="button" onClick=${() => box.current.close()}>${said?.ok ? "Close" : "Cancel"}</button>
-      <button class="btn ${asked.bad ? "bad" : "go"}" aria-disabled=${!ready} title=${may(asked.scope) ? null : `Needs a key with the scope "${asked.scope}"`}>${asked.icon && html`<${Icon} name=${asked.icon} small />`}${busy ? "Waiting for the server" : asked.button}</button></div></form></dialog>`;
+      <button class="btn ${asked.bad || name ? "bad" : "go"}" aria-disabled=${!ready} title=${may(asked.scope) ? null : `Needs a key with the scope "${asked.scope}"`}>${asked.icon && html`<${Icon} name=${asked.icon} small />`}${busy ? "Waiting for the server" : asked.button}</button></div></form></dialog>`;
 }
 
 /** @param {string} text */
@@ -126,6 +127,13 @@ export function consequences(topic, next) {
   return texts.join(" ");
 }
 
+/** Whether a change of settings may remove records that are kept now. @param {any} topic @param {Record<string, any>} next */
+export function loses(topic, next) {
+  const { config } = topic, less = (/** @type {string} */ name, /** @type {number} */ kept) => Number(next[name]) > 0 && kept > Number(next[name]);
+  const sooner = Number(next.ttl_ms) > 0 && (!config.ttl_ms || Number(next.ttl_ms) < config.ttl_ms);
+  return topic.count > 0 && (less("cap_records", topic.count) || less("cap_bytes", topic.bytes) || sooner);
+}
+
 /** @param {any} topic a TopicState */
 export function settings(topic) {
   const { config } = topic;
@@ -142,7 +150,7 @@ export function settings(topic) {
       { name: "cap_bytes", label: "keep at most, in bytes; 0 is no limit", kind: "number", value: config.cap_bytes },
       { name: "discard", label: "when full", options: ["old", "reject"], value: config.discard },
     ],
-    warn: (values) => consequences(topic, values),
+    warn: (values) => consequences(topic, values), type: (values) => (loses(topic, values) ? topic.topic : ""),
     line: (values) => command("penstock", "topic", "create", topic.topic, ...Object.entries(changed(values)).flatMap(([name, value]) => [`--${name.replaceAll("_", "-")}`, value])),
     act: (values) => api("PUT", `/v0/topics/${encodeURIComponent(topic.topic)}`, changed(values)),
     done: () => "Changed.",

@@ -1,7 +1,7 @@
 // Entities: which spaces are there, and what is in them?
 import { grouped, some } from "./format.js";
-import { address, visit } from "./live.js";
-import { Ago, Card, Empty, html, Json, Missing, opens } from "./parts.js";
+import { visit } from "./live.js";
+import { Ago, Card, Empty, html, Json, Missing, opens, address } from "./parts.js";
 import { mount } from "./shell.js";
 
 const COMMANDS = ["penstock topic create tariffs --type space", `penstock entity set tariffs flat '{"price_per_kwh": "0.31"}'`];
@@ -27,7 +27,7 @@ function View({ twin }) {
   if (!rows.length) return html`<div class="titlebar"><h1>There is no space yet.</h1></div><${Empty} title="Keep documents that several people change" text="A space holds entities: JSON documents, changed by commits that notice each other. This page fills by itself." commands=${COMMANDS} />`;
   const all = rows.reduce((/** @type {number} */ sum, /** @type {any} */ one) => sum + (one.entities ?? 0), 0);
   return html`<div class="titlebar"><h1>${some(all, "entity", "entities")} in ${rows.length < spaces.count ? `the first ${grouped(rows.length)} of ` : ""}${some(spaces.count, "space")}.</h1></div>
-    <div class=${query.space ? "g2" : ""}><${Spaces} spaces=${rows} chosen=${query.space ?? ""} />${query.space ? html`<${Entities} space=${query.space} entities=${entities} query=${query} />` : null}</div>`;
+    <div class=${query.space ? "g2 tall" : ""}><${Spaces} spaces=${rows} chosen=${query.space ?? ""} />${query.space ? html`<${Entities} space=${query.space} entities=${entities} query=${query} />` : null}</div>`;
 }
 
 mount({ page: "entities", crumbs: () => [html`<span>Entities</span>`], View });

@@ -1,5 +1,5 @@
 // An entity: what is it now, who changed it, did my change land?
-import { clock, command, exact, grouped, ms, span } from "./format.js";
+import { clock, command, exact, grouped, ms, some, span } from "./format.js";
 import { api, now } from "./live.js";
 import { changes, patchOf, pointer, rebased, versions } from "./merge.js";
 import { Card, Chip, Choice, Cmd, Deed, html, Icon, Missing, Pretty, useAddress, useEffect, useRef, useState, Why } from "./parts.js";
@@ -7,7 +7,7 @@ import { mount } from "./shell.js";
 
 const TRIES = 8;
 const session = `web-${crypto.getRandomValues(new Uint32Array(2)).join("-")}`;
-let localSeq = 1;
+let presses = 0;
 
 /** A value as it is typed: a text as itself, all else as JSON. @param {any} value */
 const typed = (value) => (typeof value === "string" ? value : JSON.stringify(value));
@@ -30,6 +30,8 @@ function read(text, before) {
  */
 async function commit(space, id, base, mine, say) {
   const path = `/v0/spaces/${encodeURIComponent(space)}`, began = performance.now();
+  // A number for each press: what an answer that was lost belongs to is not what is asked for now.
+  const localSeq = ++presses;
   let from = base, wanted = mine;
   for (let attempt = 1; attempt <= TRIES; attempt++) {
     const patch = patchOf(from.doc, wanted), keys = Object.keys(patch);
@@ -38,7 +40,6 @@ async function commit(space, id, base, mine, say) {
     const body = { session, local_seq: localSeq, writes: [{ entity: id, patch }], reads: keys.map((key) => ({ entity: id, seq: from.seq, path: pointer(key) })) };
     const answer = await api("POST", `${path}/commits`, body);
     if (answer.ok) {
-      localSeq++;
       say({ who: "server", text: `accepted as seq ${grouped(answer.data.seq)}`, kind: "ok", icon: "check" });
       return { ok: true, text: `It landed in ${attempt === 1 ? "one try" : `${attempt} tries`} and ${ms(performance.now() - began)}.${attempt > 1 ? " Both changes are in; nobody's was lost." : ""}`, seq: answer.data.seq };
     }
@@ -101,7 +102,7 @@ function Edit({ entity, space, id }) {
 function Difference({ commit: one }) {
   if (one.after === null) return html`<span class="c-bad">deleted</span>`;
   if (one.before === undefined || one.after === undefined) return html`${one.writes.flatMap((/** @type {any} */ write) => Object.entries(write.set ?? write.patch ?? {})).map((/** @type {[string, any]} */ [key, value], /** @type {number} */ i) => html`${i ? ", " : ""}${key} ${value === null ? "removed" : typed(value)}`)}`;
-  if (one.before === null) return html`<span>created with ${Object.keys(one.after ?? {}).length} members</span>`;
+  if (one.before === null) return html`<span>created with ${some(Object.keys(one.after ?? {}).length, "member")}</span>`;
   const patch = patchOf(one.before, one.after);
   return html`${Object.keys(patch).map((key, i) => html`${i ? ", " : ""}${key} ${Object.hasOwn(one.before, key) ? html`<s class="muted">${typed(one.before[key])}</s> ` : ""}${Object.hasOwn(one.after, key) ? typed(one.after[key]) : "removed"}`)}`;
 }

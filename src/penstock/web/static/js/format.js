@@ -8,6 +8,7 @@ const THIN = "\u00a0"; // stays on one line with its unit
 
 /** Three digits at most, as `kernel/units` has them. @param {number} value */
 function short(value) {
+  if (value > 0 && value < 0.1) return value < 0.001 ? "0.001" : String(Number(value.toPrecision(1))); // little is not nothing
   return value >= 100 || value === Math.trunc(value) ? value.toFixed(0) : value.toFixed(1);
 }
 
@@ -161,6 +162,15 @@ export function quoted(word) {
 /** A command line of its words. @param {...unknown} words */
 export const command = (...words) => words.map(quoted).join(" ");
 
+/** The command that shows what a page does. @param {{page: string, name?: string|null, id?: string|null, query?: any}} twin */
+export function pageCommand({ page, name, id, query = {} }) {
+  const words = {
+    topics: ["topic", "list", ...(query.prefix ? ["--prefix", query.prefix] : [])], topic: ["topic", "show", name], queue: ["queue", "show", name], pipeline: ["ingest", "status"],
+    tables: ["table", "status"], table: ["table", "show", name], entities: query.space ? ["entity", "list", query.space] : null, entity: ["entity", "get", name, id],
+  }[page];
+  return command("penstock", ...(words ?? ["status"]));
+}
+
 /** From how old on a backlog is too old, in ms. */
 export const TOO_OLD_MS = 30 * 60_000;
 
@@ -175,6 +185,6 @@ export function backlog(queue, at) {
   if (!queue.workers.length && done === 0) return { state: ready ? "late" : "waiting", text: `${some(ready, "job")} and nobody works on them.` };
   if (comes <= done) return { state: "ok", text: `The workers keep up: ${short(comes)} jobs a second come, ${short(done)} are finished.` };
   const seconds = (TOO_OLD_MS / 1000 * done - ready) / (comes - done);
-  const when = done === 0 || seconds <= 0 ? "The backlog is older than 30 minutes at this pace." : `At this pace the backlog is 30 minutes old by ${clock(at + seconds * 1000).slice(0, 5)}.`;
+  const when = done === 0 ? "The backlog only grows." : seconds <= 0 ? "At this pace its end is more than 30 minutes away." : `At this pace the backlog is 30 minutes old by ${clock(at + seconds * 1000).slice(0, 5)}.`;
   return { state: "late", text: `More jobs come than are finished: ${short(comes)} a second against ${short(done)}. ${when}` };
 }

@@ -1,6 +1,6 @@
 // The box that goes to any page, topic or table, and the list of keys. Loaded when first asked for.
 import { render } from "../vendor/preact.js";
-import { api } from "./live.js";
+import { api, twin } from "./live.js";
 import { flipTheme, html, Icon, PAGES, useEffect, useRef, useState } from "./parts.js";
 
 /** @typedef {{icon: string, text: string, kind: string, go: () => void}} Place */
@@ -25,6 +25,11 @@ function close() {
 const to = (path) => () => location.assign(path);
 const deeds = () => import("./deeds.js");
 
+/** What can be done on this page: its buttons that may be pressed. @returns {Place[]} */
+const here = () => [.../** @type {NodeListOf<HTMLElement>} */ (document.querySelectorAll('main .btn:not([aria-disabled="true"])'))].map((button) => ({
+  icon: "play", text: button.getAttribute("aria-label") ?? (button.textContent ?? "").trim(), kind: "here", go: () => button.click(),
+}));
+
 /** @returns {Place[]} */
 const fixed = () => [
   ...PAGES.map(([, href, icon, label]) => ({ icon, text: label, kind: "page", go: to(href) })),
@@ -38,8 +43,10 @@ const fixed = () => [
 
 /** Topics and tables whose names begin like this, asked of the server: there may be 100,000. @param {string} text @returns {Promise<Place[]>} */
 async function found(text) {
-  const prefix = encodeURIComponent(text);
-  const [topics, tables] = await Promise.all([api("GET", `/v0/topics?page_size=8&prefix=${prefix}`), api("GET", `/v0/tables?page_size=8&prefix=${prefix}`)]);
+  const prefix = encodeURIComponent(text), none = { data: null };
+  // A server without a warehouse would refuse to list its tables.
+  const hasTables = twin.peek()?.sections.nav?.tables != null;
+  const [topics, tables] = await Promise.all([api("GET", `/v0/topics?page_size=8&prefix=${prefix}`), hasTables ? api("GET", `/v0/tables?page_size=8&prefix=${prefix}`) : none]);
   return [
     ...(topics.data?.topics ?? []).map((/** @type {any} */ row) => ({ icon: row.type === "queue" ? "inbox" : "list-tree", text: row.topic, kind: row.type ?? "topic", go: to(`/${row.type === "queue" ? "queues" : "topics"}/${encodeURIComponent(row.topic)}`) })),
     ...(tables.data?.tables ?? []).map((/** @type {any} */ row) => ({ icon: "table-2", text: row.name, kind: "table", go: to(`/tables/${encodeURIComponent(row.name)}`) })),
@@ -58,7 +65,7 @@ function GoTo() {
     };
   }, [text]);
   const wanted = text.toLowerCase();
-  const all = [...fixed().filter((one) => one.text.toLowerCase().includes(wanted)), ...names];
+  const all = [...[...fixed(), ...(wanted ? here() : [])].filter((one) => one.text.toLowerCase().includes(wanted)), ...names];
   const shown = (wanted ? all : [...all.slice(0, PAGES.length), ...names, ...all.slice(PAGES.length, all.length - names.length)]).slice(0, 12);
   const go = (/** @type {Place|undefined} */ one) => {
     if (!one) return;

@@ -43,3 +43,57 @@ export function focused(graph, chosen) {
 
 /** What a layout depends on: ids, edges and units, not states. @param {{nodes: any[], edges: GraphEdge[], units?: Unit[]}} graph */
 export const shape = (graph) => JSON.stringify([graph.nodes.map((node) => node.id), graph.edges.map(({ source, target }) => [source, target]), (graph.units ?? []).map((unit) => unit.members)]);
+
+/** How long a layout may take before its worker counts as hung: 200 tables take a second. */
+export const LAYOUT_MS = 10_000;
+
+/** @typedef {{key: string, graph: any}} Wanted */
+/** @typedef {{key: string, laid: any}} Laid `laid` is null if the graph cannot be laid out */
+
+/**
+ * Lays graphs out in a worker, one at a time; of those that are asked for meanwhile only the last
+ * counts. A worker that fails or says nothing is replaced: its graph gets a second try unless there
+ * is a newer one, so that neither a hang nor an error stops the graphs after it.
+ * @param {() => Worker} make @param {(laid: Laid) => void} tell @param {(call: () => void, ms: number) => any} later @param {(timer: any) => void} never
+ */
+export function layouts(make, tell, later, never) {
+  /** @type {Worker|null} */
+  let worker = null;
+  /** @type {Wanted & {again?: boolean}|null} */
+  let doing = null;
+  /** @type {Wanted & {again?: boolean}|null} */
+  let next = null;
+  /** @type {any} */
+  let timer;
+  function begin() {
+    if (doing || !next) return;
+    [doing, next] = [next, null];
+    worker ??= started();
+    timer = later(failed, LAYOUT_MS);
+    worker.postMessage({ key: doing.key, graph: doing.graph });
+  }
+  function started() {
+    const made = make(), mine = (/** @type {(event: any) => void} */ take) => (/** @type {any} */ event) => made === worker && take(event);
+    made.addEventListener("message", mine((message) => done(message.data)));
+    for (const event of ["error", "messageerror"]) made.addEventListener(event, mine(failed));
+    return made;
+  }
+  /** @param {Laid|null} laid */
+  function done(laid) {
+    never(timer);
+    doing = null;
+    if (laid) tell(laid);
+    begin();
+  }
+  function failed() {
+    worker?.terminate();
+    worker = null;
+    const was = doing, again = was && !next && !was.again;
+    if (again) next = { ...was, again: true };
+    done(was && !again ? { key: was.key, laid: null } : null);
+  }
+  return (/** @type {Wanted} */ wanted) => {
+    next = wanted;
+    begin();
+  };
+}

@@ -1,23 +1,31 @@
 // Overview: is everything all right, and if not, where?
-import { Chart, RANGES, spanOf, useHistory } from "./chart.js";
+import { Chart, column, RANGES, spanOf, useHistory } from "./chart.js";
 import { bytes, clock, count, exact, grouped, look, ms, percent, rate, rungKind, RUNGS, some, span, UNKNOWN } from "./format.js";
 import { now } from "./live.js";
 import { Card, Chip, Cmd, html, Icon, Missing, opens, State, useAddress } from "./parts.js";
 import { Glyph, mount } from "./shell.js";
 
-const SERIES = "in,pushed,commit_p50_ms,commit_p99_ms,push_p99_ms,pressure";
+const HISTORY = "/v0/history?series=in,pushed,commit_p50_ms,commit_p99_ms,push_p99_ms,pressure";
 const KIND_ICON = { table: "table-2", watcher: "users", queue: "inbox", topic: "list-tree", stream: "radio", ingest: "workflow" };
 const EVENT_ICON = {
   rung: "activity", part_lost: "skull", part_back: "check", refresh_failed: "circle-alert", watcher_let_go: "users", snapshot_made: "database",
   tariff_changed: "boxes", partition_failed: "circle-alert", redriven: "refresh-cw", started: "play",
 };
 
+/** A line with each fact that it tells as a link. @param {string} line @param {any[]} facts @returns {any} */
+function linked(line, facts) {
+  const fact = facts.find((one) => line.includes(one.text));
+  if (!fact) return line;
+  const at = line.indexOf(fact.text);
+  return html`${line.slice(0, at)}<a class="link" href=${fact.link || null}>${fact.text}</a>${linked(line.slice(at + fact.text.length), facts)}`;
+}
+
 /** @param {{verdict: any, scheduler: any}} props */
 function Verdict({ verdict, scheduler }) {
   const level = verdict.level ?? "away";
   return html`<section class="verdict" aria-label="Verdict"><div>
       <h1><${Glyph} level=${level} />${verdict.sentence ?? verdict.error?.message}</h1>
-      <p>${verdict.line}${(verdict.facts ?? []).filter((/** @type {any} */ fact) => fact.link && fact.level !== "ok").slice(0, 3).map((/** @type {any} */ fact) => html` <a class="link" key=${fact.code} href=${fact.link}>${fact.text}</a>`)}</p></div>
+      <p>${linked(verdict.line ?? "", verdict.facts ?? [])}</p></div>
     ${scheduler.error ? null : html`<${Ladder} scheduler=${scheduler} />`}</section>`;
 }
 
@@ -64,14 +72,14 @@ function Pipe({ sections }) {
 /** @param {{history: any, scheduler: any}} props */
 function Charts({ history, scheduler }) {
   const [range] = useAddress("range", RANGES[0][0]);
-  const h = useHistory(history, SERIES, range);
+  const h = useHistory(history, HISTORY, range);
   const common = { t: h.t, span: spanOf(range), step: h.step };
   const last = (/** @type {string} */ name) => history?.[name]?.at(-1);
   const p = last("pressure") ?? scheduler?.pressure;
   return html`<div class="g3 lead-wide">
-    <${Card} title="Records" legend=${[["--s1", "in", rate(last("in"))], ["--s2", "out", rate(last("pushed"))]]}><${Chart} ...${common} unit=${count} series=${[{ name: "in", color: "--s1", values: h.in ?? [], area: true }, { name: "out", color: "--s2", values: h.pushed ?? [] }]} /><//>
-    <${Card} title="Latency" legend=${[["--s1", "commit p50", ms(last("commit_p50_ms"))], ["--s3", "p99", ms(last("commit_p99_ms"))], ["--s2", "push p99", ms(last("push_p99_ms"))]]}><${Chart} ...${common} unit=${ms} series=${[{ name: "commit p50", color: "--s1", values: h.commit_p50_ms ?? [], area: true }, { name: "commit p99", color: "--s3", values: h.commit_p99_ms ?? [] }, { name: "push p99", color: "--s2", values: h.push_p99_ms ?? [] }]} /><//>
-    <${Card} title="Pressure" legend=${[["--water", scheduler?.rung ?? "pressure", p == null ? UNKNOWN : p.toFixed(2)]]}><${Chart} ...${common} max=${1} splits=${[0, 0.2, 0.4, 0.8, 1]} unit=${(/** @type {number} */ v) => v.toFixed(1)} bands=${[[0.4, 0.8, "--slow"], [0.8, 1, "--bad"]]} series=${[{ name: "pressure", color: "--water", values: h.pressure ?? [], area: true }]} /><//></div>`;
+    <${Card} title="Records" legend=${[["--s1", "in", rate(last("in"))], ["--s2", "out", rate(last("pushed"))]]}><${Chart} ...${common} unit=${count} series=${[{ name: "in", color: "--s1", ...column(h, "in"), area: true }, { name: "out", color: "--s2", ...column(h, "pushed") }]} /><//>
+    <${Card} title="Latency" legend=${[["--s1", "commit", ms(last("commit_p50_ms"))], ["--s3", "p99", ms(last("commit_p99_ms"))], ["--s2", "push p99", ms(last("push_p99_ms"))]]}><${Chart} ...${common} unit=${ms} series=${[{ name: "commit p50", color: "--s1", ...column(h, "commit_p50_ms"), area: true }, { name: "commit p99", color: "--s3", ...column(h, "commit_p99_ms") }, { name: "push p99", color: "--s2", ...column(h, "push_p99_ms") }]} /><//>
+    <${Card} title="Pressure" legend=${[["--water", scheduler?.rung ?? "pressure", p == null ? UNKNOWN : p.toFixed(2)]]}><${Chart} ...${common} max=${1} splits=${[0, 0.2, 0.4, 0.8, 1]} unit=${(/** @type {number} */ v) => v.toFixed(1)} bands=${[[0.4, 0.8, "--slow"], [0.8, 1, "--bad"]]} series=${[{ name: "pressure", color: "--water", ...column(h, "pressure"), area: true }]} /><//></div>`;
 }
 
 /** @param {{waiting: any}} props */
@@ -79,7 +87,7 @@ function Waiting({ waiting }) {
   const rows = waiting?.waiting;
   return html`<${Card} title="Waiting, and why" sub="longest first" flush right=${rows && waiting.total > rows.length ? html`<a class="link" href="/v0/waiting">All ${waiting.total}</a>` : null}>
     ${!rows ? html`<${Missing} of=${waiting} what="What waits" />` : !rows.length ? html`<p class="none">Nothing waits.</p>` : html`<div class="scroll" tabindex="0" role="group" aria-label="Rows"><table class="waits"><thead><tr><th>what</th><th class="hidep">state</th><th class="num">for</th><th>why</th></tr></thead><tbody>
-    ${rows.map((/** @type {any} */ row) => html`<tr key=${row.kind + row.name + row.reason} ...${opens(() => row.link && location.assign(row.link))}><td class="nowrap"><span class="row one"><${Icon} name=${/** @type {any} */ (KIND_ICON)[row.kind] ?? "info"} small cls="muted" /><a class="mono clip2" href=${row.link || null}>${row.name}</a></span></td><td class="hidep"><${State} of=${row.state} /></td><td class="num nowrap" title=${exact(row.since)}>${row.since == null ? ms(row.for_ms) : span(now() - row.since)}</td><td class="soft"><span class="two" title=${row.help}>${row.text}${row.help ? `; ${row.help}` : ""}</span></td></tr>`)}</tbody></table></div>`}<//>`;
+    ${rows.map((/** @type {any} */ row) => html`<tr key=${row.kind + row.name + row.reason} ...${opens(() => row.link && location.assign(row.link))}><td class="nowrap"><span class="row one"><${Icon} name=${/** @type {any} */ (KIND_ICON)[row.kind] ?? "info"} small cls="muted" /><a class="mono clip2" href=${row.link || null}>${row.name}</a></span></td><td class="hidep"><${State} of=${row.state} /></td><td class="num nowrap" title=${exact(row.since)}>${row.since == null ? ms(row.for_ms) : span(now() - row.since)}</td><td class="soft"><span class="two" title=${row.help}>${row.text}${row.help && !row.text.includes(row.help) ? `; ${row.help}` : ""}</span></td></tr>`)}</tbody></table></div>`}<//>`;
 }
 
 /** @param {{scheduler: any}} props */
@@ -118,9 +126,9 @@ const Nothing = ({ tables }) => html`<div class="hero"><h1>The server runs. Noth
 /** @param {{twin: any}} props */
 function View({ twin }) {
   const { verdict = {}, scheduler = {}, pipeline, history, waiting, events, tables, counts } = twin.sections;
-  if (counts?.topics === 0 && !counts.records_live && !tables?.tables?.length) return html`<${Nothing} tables=${tables} />`;
+  if (counts?.topics === 0 && !counts.records_live && !tables?.tables?.length && !pipeline?.stages?.length) return html`<${Nothing} tables=${tables} />`;
   return html`<${Verdict} verdict=${verdict} scheduler=${scheduler} />
-    ${pipeline?.stages?.length ? html`<${Pipe} sections=${twin.sections} />` : html`<p class="muted small">${counts?.error ? "" : `${some(counts?.topics ?? 0, "topic")} with ${count(counts?.records_live)} records, ${bytes(counts?.bytes_live)}. `}${pipeline?.text ?? "No pipeline reports to this server."}</p>`}
+    ${pipeline?.stages?.length ? html`<${Pipe} sections=${twin.sections} />` : html`<p class="muted small">${counts?.error ? "" : `${some(counts?.topics ?? 0, "topic")} with ${count(counts?.records_live)} records, ${bytes(counts?.bytes_live)}. `}${pipeline?.text ? `${pipeline.text[0].toUpperCase()}${pipeline.text.slice(1)}.` : "No pipeline reports to this server."}</p>`}
     <${Charts} history=${history} scheduler=${scheduler} />
     <div class="g21"><div class="col"><${Waiting} waiting=${waiting} /><${Events} events=${events} /></div><div class="col"><${Bands} scheduler=${scheduler} /><${Ages} tables=${tables} /></div></div>`;
 }

@@ -4,9 +4,8 @@ import { h } from "../vendor/preact.js";
 import { useEffect, useRef, useState } from "../vendor/hooks.js";
 import { effect, signal } from "../vendor/signals.js";
 import htm from "../vendor/htm.js";
-import { may, now, setQuery, query } from "./live.js";
+import { now, twin } from "./live.js";
 import { clock, exact, look, span, UNKNOWN } from "./format.js";
-import { collected } from "./reduce.js";
 
 /** @type {(strings: TemplateStringsArray, ...values: any[]) => any} */
 export const html = /** @type {any} */ (htm).bind(h);
@@ -26,7 +25,11 @@ export const PAGES = /** @type {[string, string, string, string, string, boolean
   ["cluster", "/cluster", "server", "Cluster", "c", true],
 ]);
 
-export const theme = signal(document.documentElement.dataset.theme ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light"));
+const dark = matchMedia("(prefers-color-scheme: dark)");
+export const theme = signal(document.documentElement.dataset.theme ?? (dark.matches ? "dark" : "light"));
+dark.addEventListener("change", () => {
+  if (!document.documentElement.dataset.theme) theme.value = dark.matches ? "dark" : "light";
+});
 
 export function flipTheme() {
   theme.value = theme.peek() === "dark" ? "light" : "dark";
@@ -34,25 +37,36 @@ export function flipTheme() {
   localStorage.setItem("penstock.theme", theme.peek());
 }
 
-/** The value of a signal; the component draws again when it changes. @template T @param {{value: T, peek: () => T}} source @returns {T} */
-export function use(source) {
-  const [, draw] = useState(0);
-  useEffect(() => {
-    let first = true;
-    return effect(() => {
-      source.value;
-      if (first) first = false;
-      else draw((/** @type {number} */ n) => n + 1);
-    });
-  }, [source]);
-  return source.peek();
+/** @type {{value: URLSearchParams, peek: () => URLSearchParams}} */
+export const query = signal(new URLSearchParams(location.search));
+addEventListener("popstate", () => (query.value = new URLSearchParams(location.search)));
+
+/** Where these members of the address change; null removes one. @param {Record<string, string|number|null>} changes */
+export function address(changes) {
+  const next = new URLSearchParams(location.search);
+  for (const [name, value] of Object.entries(changes)) {
+    if (value === null || value === "") next.delete(name);
+    else next.set(name, String(value));
+  }
+  const text = next.toString();
+  return location.pathname + (text ? `?${text}` : "");
 }
 
-/** Numbers of each frame as a series of this page, for what the server keeps no history of. @param {number} at @param {Record<string, number|null>} values */
-export function useCollected(at, values) {
-  const series = useRef(/** @type {any} */ ({ t: [] }));
-  series.current = collected(series.current, at, values);
-  return series.current;
+/** Change members of the address without asking the server. @param {Record<string, string|number|null>} changes */
+export function setQuery(changes) {
+  history.replaceState(null, "", address(changes));
+  query.value = new URLSearchParams(location.search);
+}
+
+/** The value of a signal; the component draws again when it changes. @template T @param {{value: T, peek: () => T}} source @returns {T} */
+export function use(source) {
+  const [, draw] = useState(0), value = source.peek(), drawn = useRef(value);
+  drawn.current = value;
+  // It may have changed between drawing and this.
+  useEffect(() => effect(() => {
+    if (source.value !== drawn.current) draw((/** @type {number} */ n) => n + 1);
+  }), [source]);
+  return value;
 }
 
 /** A member of the address, and how to change it. @param {string} name @param {string} fallback @returns {[string, (value: string|null) => void]} */
@@ -84,15 +98,15 @@ export const Card = ({ title, sub, right, legend, flush, cls = "", mono, childre
 /** Names of series with their values, in place of a legend box. @param {{rows: [string, string, any][]}} props */
 export const Legend = ({ rows }) => html`<div class="legend">${rows.map(([color, name, value]) => html`<span key=${name}><i style=${{ background: `var(${color})` }}></i>${name} <b>${value}</b></span>`)}</div>`;
 
-/** Copies a text and says so for a moment. @param {{text: string, label?: string}} props */
-export function Copy({ text, label = "Copy" }) {
+/** Copies a text and says so for a moment. @param {{text: string, label?: string, cls?: string}} props */
+export function Copy({ text, label = "Copy", cls = "ib bare" }) {
   const [done, setDone] = useState(false);
   const copy = async () => {
     await navigator.clipboard?.writeText(text);
     setDone(true);
     setTimeout(() => setDone(false), 1200);
   };
-  return html`<button class="ib bare" type="button" title=${label} aria-label=${label} onClick=${copy}><${Icon} name=${done ? "check" : "copy"} small /></button>`;
+  return html`<button class=${cls} type="button" title=${label} aria-label=${label} onClick=${copy}><${Icon} name=${done ? "check" : "copy"} small /></button>`;
 }
 
 /** A command to copy. @param {{text: string}} props */
@@ -116,17 +130,24 @@ export const Stat = ({ name, value, unit, children }) => html`<div class="stat">
 /** @param {{name: string, title?: any, children?: any}} props */
 export const Pair = ({ name, children }) => html`<dt>${name}</dt><dd>${children}</dd>`;
 
-/** A number over the last minute. @param {{values: (number|null)[], color?: string, width?: number, height?: number}} props */
+const SPARKED = 60; // seconds
+/** A number over the last minute; what is not known of it stays empty. @param {{values: (number|null)[], color?: string, width?: number, height?: number}} props */
 export function Spark({ values, color = "--s1", width = 96, height = 22 }) {
-  const shown = values.slice(-60).map((value) => value ?? 0);
+  const shown = values.slice(-SPARKED).map((value) => value ?? 0), first = SPARKED - shown.length;
   if (shown.length < 2) return html`<svg class="spark" width=${width} height=${height} aria-hidden="true"></svg>`;
-  const top = Math.max(...shown) * 1.05 || 1;
-  const line = shown.map((value, i) => `${i ? "L" : "M"}${((i / (shown.length - 1)) * width).toFixed(1)} ${(height - 1.5 - (value / top) * (height - 3)).toFixed(1)}`).join("");
-  return html`<svg class="spark" width=${width} height=${height} aria-hidden="true"><path d="${line}L${width} ${height}L0 ${height}Z" fill="var(${color})" opacity=".12" /><path d=${line} fill="none" stroke="var(${color})" stroke-width="1.5" stroke-linejoin="round" /></svg>`;
+  const top = Math.max(...shown) * 1.05 || 1, x = (/** @type {number} */ i) => (((first + i) / (SPARKED - 1)) * width).toFixed(1);
+  const line = shown.map((value, i) => `${i ? "L" : "M"}${x(i)} ${(height - 1.5 - (value / top) * (height - 3)).toFixed(1)}`).join("");
+  return html`<svg class="spark" width=${width} height=${height} aria-hidden="true"><path d="${line}L${width} ${height}L${x(0)} ${height}Z" fill="var(${color})" opacity=".12" /><path d=${line} fill="none" stroke="var(${color})" stroke-width="1.5" stroke-linejoin="round" /></svg>`;
 }
 
 /** Buttons of which one is pressed. @param {{label: string, of: [string, string][], value: string, set: (value: string) => void, cls?: string}} props */
 export const Choice = ({ label, of, value, set, cls = "" }) => html`<div class="seg ${cls}" role="group" aria-label=${label}>${of.map(([id, text]) => html`<button type="button" key=${id} aria-pressed=${value === id} onClick=${() => set(id)}>${text}</button>`)}</div>`;
+
+/** Whether the key of this page may do a thing; a server without keys allows everything. @param {string} scope */
+export function may(scope) {
+  const session = twin.peek()?.session;
+  return !session?.needs_key || session.scopes.includes(scope);
+}
 
 /**
  * A button that does something on the server: disabled with the scope that is missing, waiting while

@@ -2,6 +2,7 @@
 import { Chart, SHORT_RANGES, spanOf } from "./chart.js";
 import { bytes, clock, count, exact, ms, percent, rate, span } from "./format.js";
 import { api, now } from "./live.js";
+import { extended, gapIn, KEPT_POINTS } from "./reduce.js";
 import { Card, Chip, Deed, Empty, html, Legend, Missing, outcome, Said, useAddress, useEffect, useState, Why } from "./parts.js";
 import { mount } from "./shell.js";
 
@@ -39,23 +40,21 @@ function Ribbon({ history, length }) {
   return html`<${Card} title="What held the pipeline up" sub="the bottleneck of each second; grey: nothing did" right=${html`<${Legend} rows=${rows} />`}><div class="ribbon"><svg viewBox="0 0 ${Math.max(1, n)} 20" preserveAspectRatio="none" role="img" aria-label=${rows.map(([, stage, share]) => `${stage} ${share}`).join(", ") || "nothing"}>${runs.map((run) => html`<rect key=${run.at} x=${run.at} y="0" width=${run.n + 0.2} height="20" fill=${run.stage ? `var(${color(run.stage)})` : "var(--sunken)"} />`)}</svg><div class="ax"><span>${n ? `${span(now() - history.t[first])} ago` : ""}</span><span>now</span></div></div><//>`;
 }
 
-/** History of the range: the twin has two minutes, the rest is asked for once. @param {any} section @param {string} range */
+/** History of the range: the twin has two minutes, the rest is asked for once, and again where points are missing. @param {any} section @param {string} range */
 function usePipelineHistory(section, range) {
-  const [older, setOlder] = useState(/** @type {any} */ (null));
+  const [older, setOlder] = useState(/** @type {any} */ (null)), reaches = spanOf(range) <= 120e3;
+  const whole = reaches || !older || !section?.t ? section : extended(older, section, KEPT_POINTS), gap = reaches || !older ? 0 : gapIn(whole?.t ?? [], 1000);
   useEffect(() => {
-    setOlder(null);
-    if (spanOf(range) > 120e3) api("GET", "/v0/pipeline/history").then((answer) => answer.ok && setOlder(answer.data));
-  }, [range]);
-  if (!older || !section?.t?.length) return section;
-  const upto = older.t.findIndex((/** @type {number} */ at) => at >= section.t[0]), n = upto < 0 ? older.t.length : upto;
-  /** @type {(a: any, b: any) => any} */
-  const join = (a, b) => Object.fromEntries(Object.keys(b).map((key) => [key, Array.isArray(b[key]) ? [...(a?.[key] ?? Array(n).fill(null)).slice(0, n), ...b[key]] : join(a?.[key], b[key])]));
-  return join(older, Object.fromEntries(Object.entries(section).filter(([, value]) => typeof value === "object" && value)));
+    let gone = false;
+    if (!reaches) api("GET", "/v0/pipeline/history").then((answer) => gone || !answer.ok || setOlder((/** @type {any} */ old) => extended(old, answer.data, KEPT_POINTS)));
+    return () => (gone = true);
+  }, [range, gap]);
+  return whole;
 }
 
 /** @param {{pipeline: any, history: any, range: string}} props */
 function Charts({ pipeline, history, range }) {
-  const names = pipeline.stages.map((/** @type {any} */ stage) => stage.name), late = names.slice(2), common = { t: history.t, span: spanOf(range), height: 164 };
+  const names = pipeline.stages.map((/** @type {any} */ stage) => stage.name), late = names.length > 2 ? names.slice(2) : names, common = { t: history.t, span: spanOf(range), height: 164 };
   const of = (/** @type {string[]} */ some, /** @type {string} */ column, more = {}) => some.map((name) => ({ name, color: color(name), values: history.stages[name]?.[column] ?? [], ...more }));
   const now_ = (/** @type {string[]} */ some, /** @type {(stage: any) => string} */ text) => some.map((name) => [color(name), name, text(pipeline.stages.find((/** @type {any} */ stage) => stage.name === name))]);
   const ends = [names[0], names.at(-1)];
@@ -76,7 +75,7 @@ function Memory({ pipeline }) {
 }
 
 /** @param {{decisions: any[]}} props */
-const Decisions = ({ decisions }) => html`<${Card} title="Decisions" sub="what the planner did, newest first" flush>${decisions.length ? decisions.slice(0, 8).map((one, i) => html`<div class="event" key=${i}><time title=${exact(one.at)}>${clock(one.at)}</time><i class="sq" style=${{ background: `var(${color(one.stage)})` }}></i><span class="soft"><b>${one.stage}</b> ${one.reason}</span></div>`) : html`<p class="none">None yet.</p>`}<//>`;
+const Decisions = ({ decisions }) => html`<${Card} title="Decisions" sub="what the planner did, newest first" flush>${decisions.length ? decisions.slice(0, 8).map((one, i) => html`<div class="event" key=${i}><time title=${exact(one.at)}>${clock(one.at)}</time><i class="sq" style=${{ background: `var(${color(one.stage)})` }}></i><span class="soft"><b>${one.stage}</b> ${one.action} to ${one.window}, ${one.reason}</span></div>`) : html`<p class="none">None yet.</p>`}<//>`;
 
 /** @param {{twin: any}} props */
 function View({ twin }) {
@@ -85,8 +84,8 @@ function View({ twin }) {
   if (!pipeline?.state || pipeline.state === "none" || !pipeline.stages.length) return html`<div class="titlebar"><h1>No pipeline reports to this server.</h1></div>
     ${pipeline?.error ? html`<section class="card"><${Missing} of=${pipeline} what="The pipeline" /></section>` : null}
     <${Empty} title="Take in data from devices" text="The pipeline accepts frames, puts messages together, parses, evaluates and stores them. It reports itself here once a second." commands=${["penstock ingest run", "penstock demo"]} />`;
-  const neck = pipeline.bottleneck, edge = pipeline.edge ?? {};
-  const title = pipeline.state === "away" ? "The pipeline is away." : pipeline.state === "ended" ? "The pipeline has ended." : neck ? `${neck} is the bottleneck.` : "Nothing holds the pipeline up.";
+  const neck = pipeline.bottleneck, edge = pipeline.edge ?? {}, held = pipeline.stages.filter((/** @type {any} */ stage) => stage.held).map((/** @type {any} */ stage) => stage.name).join(" and ");
+  const title = pipeline.state === "away" ? "The pipeline is away." : pipeline.state === "ended" ? "The pipeline has ended." : held ? `${held} is held by hand.` : neck ? `${neck} is the bottleneck.` : "Nothing holds the pipeline up.";
   return html`<div class="titlebar"><h1>${title}</h1><span class="lead">${pipeline.behind == null ? pipeline.text : `${count(pipeline.behind)} messages are durable and not in the lake yet${pipeline.behind_ms == null ? "." : `: ${ms(pipeline.behind_ms)} of work.`}`}</span><span class="sp"></span><span class="soft"><b>${count(edge.devices ?? edge.connections)}</b> devices · <b>${count(edge.messages_acked_total)}</b> acknowledged</span></div>
     ${pipeline.away_since ? html`<${Why} of="away">No report since ${clock(pipeline.away_since)}, ${span(now() - pipeline.away_since)} ago. What is shown is of then.<//>` : null}
     ${pipeline.trouble ? html`<${Why} of="late">${pipeline.trouble}<//>` : null}<${Said} said=${said} />

@@ -1,8 +1,8 @@
 // A queue: do the workers keep up, what failed?
-import { Chart, SHORT_RANGES, spanOf } from "./chart.js";
+import { Chart, column, RANGES, spanOf, useHistory } from "./chart.js";
 import { backlog, command, count, exact, grouped, ms, rate, some, span } from "./format.js";
 import { api, now } from "./live.js";
-import { Card, Chip, Cmd, Deed, html, Icon, Missing, Stat, useAddress, useCollected, useState, Why } from "./parts.js";
+import { Card, Chip, Cmd, Deed, Empty, html, Icon, Missing, Stat, useAddress, useState, Why } from "./parts.js";
 import { mount } from "./shell.js";
 
 const deeds = () => import("./deeds.js");
@@ -56,7 +56,7 @@ function Letters({ queue }) {
   const all = seqs.length === letters.length && letters.length > 0, clear = () => setChosen(new Set());
   /** What the buttons are about: what is chosen, else all of a reason. @type {[Which, number]|null} */
   const which = seqs.length ? [{ seqs }, seqs.length] : group ? [{ reason: group.reason ?? "" }, group.count] : null;
-  if (!queue.dead) return html`<${Card} title="Dead letters" flush><p class="none">None. A job that is delivered ${queue.max_deliveries ? `${queue.max_deliveries} times` : "without end"} ${queue.max_deliveries ? `without being finished goes to ${queue.dead_letter ?? "a dead letter topic, if one is set"}` : "is never given up"}.</p><//>`;
+  if (!queue.dead) return html`<${Card} title="Dead letters" flush><p class="none">None. A job that is delivered ${queue.max_deliveries ? some(queue.max_deliveries, "time") : "without end"} ${queue.max_deliveries ? `without being finished goes to ${queue.dead_letter ?? "a dead letter topic, if one is set"}` : "is never given up"}.</p><//>`;
   return html`<section class="card" aria-label="Dead letters"><header><h2>Dead letters</h2><span class="sub">${letters.length < (group?.count ?? queue.dead) ? `the newest ${letters.length} of ${grouped(group?.count ?? queue.dead)}` : some(letters.length, "letter")}</span><span class="sp"></span>
       ${which ? html`<${Deed} scope="delete" icon="trash-2" act=${() => discard(queue, ...which, clear)}>Discard ${which[1]}<//><${Deed} scope="write" kind="go" icon="refresh-cw" act=${() => replay(queue, ...which, clear)}>Replay ${which[1]}<//>` : null}</header>
     <div class="body"><${Reasons} queue=${queue} reason=${reason} setReason=${setReason} /></div>
@@ -73,15 +73,15 @@ const Workers = ({ queue }) => html`<${Card} title="Workers" sub="${some(queue.w
 
 /** @param {{twin: any}} props */
 function View({ twin }) {
-  const { queue } = twin.sections, [range] = useAddress("range", SHORT_RANGES[0][0]);
-  const series = useCollected(twin.at, { ready: queue?.ready ?? null, leased: queue?.leased ?? null });
-  if (!queue?.queue) return html`<div class="titlebar"><h1 class="mono">${twin.name}</h1></div><section class="card"><${Missing} of=${queue} what="This queue" /></section>`;
+  const { queue, history } = twin.sections, [range] = useAddress("range", RANGES[0][0]);
+  const h = useHistory(history, `/v0/topics/${encodeURIComponent(twin.name)}/history`, range);
+  if (!queue?.queue) return html`<div class="titlebar"><h1 class="mono">${twin.name}</h1></div><${Empty} title="There is no such queue" text="A queue is a topic whose records are jobs for workers. This page fills by itself." commands=${[command("penstock", "topic", "create", twin.name, "--type", "queue"), command("penstock", "topic", "write", twin.name, '{"job": 1}')]}><${Missing} of=${queue} what="This queue" /><//>`;
   const standing = backlog(queue, now());
   return html`<div class="titlebar"><h1 class="mono">${queue.queue}</h1><${Chip} kind="run">queue<//><span class="lead">${standing.text}</span><span class="sp"></span><${Deed} scope="write" icon="send" act=${() => deeds().then((module) => module.publish(queue.queue))}>Publish<//></div>
-    <dl class="stats"><${Stat} name="ready" value=${count(queue.ready)}>${queue.oldest_ready_ms == null ? "none waits" : `oldest ${ms(queue.oldest_ready_ms)}`}<//><${Stat} name="leased" value=${count(queue.leased)}>by ${some(queue.workers.length, "worker")} · lease ${span(queue.lease_ms)}<//><${Stat} name="delayed" value=${count(queue.delayed)}>${queue.next_delayed_ms == null ? "none" : `next in ${ms(queue.next_delayed_ms)}`}<//><${Stat} name="finished" value=${count(queue.finished_per_s)} unit="/s">${rate(queue.in_per_s)} come<//><${Stat} name="dead" value=${count(queue.dead)}>${queue.max_deliveries ? `after ${queue.max_deliveries} tries` : "never given up"}${queue.dead_letter ? `, in ${queue.dead_letter}` : ""}<//></dl>
-    <div class="g31"><div class="col"><${Card} title="Ready and leased" legend=${[["--s1", "ready", count(queue.ready)], ["--s2", "leased", count(queue.leased)]]}><${Chart} height=${120} t=${series.t} span=${spanOf(range)} unit=${count} series=${[{ name: "ready", color: "--s1", values: series.ready ?? [], area: true }, { name: "leased", color: "--s2", values: series.leased ?? [] }]} /><//><${Letters} queue=${queue} /></div>
+    <dl class="stats"><${Stat} name="ready" value=${count(queue.ready)}>${queue.oldest_ready_ms == null ? "none waits" : `oldest ${ms(queue.oldest_ready_ms)}`}<//><${Stat} name="leased" value=${count(queue.leased)}>by ${some(queue.workers.length, "worker")} · lease ${span(queue.lease_ms)}<//><${Stat} name="delayed" value=${count(queue.delayed)}>${queue.next_delayed_ms == null ? "none" : `next in ${ms(queue.next_delayed_ms)}`}<//><${Stat} name="finished" value=${count(queue.finished_per_s)} unit="/s">${rate(queue.in_per_s)} come<//><${Stat} name="dead" value=${count(queue.dead)}>${queue.max_deliveries ? `after ${some(queue.max_deliveries, "try", "tries")}` : "never given up"}${queue.dead_letter ? `, in ${queue.dead_letter}` : ""}<//></dl>
+    <div class="g31"><div class="col"><${Card} title="Ready and leased" legend=${[["--s1", "ready", count(queue.ready)], ["--s2", "leased", count(queue.leased)]]}><${Chart} height=${120} t=${h.t} step=${h.step} span=${spanOf(range)} unit=${count} series=${[{ name: "ready", color: "--s1", ...column(h, "ready"), area: true }, { name: "leased", color: "--s2", ...column(h, "leased") }]} /><//><${Letters} queue=${queue} /></div>
       <div class="col"><${Card} title="How it keeps up"><${Why} of=${standing.state}>${standing.text}<//><//><${Workers} queue=${queue} />
         <${Card} title="As a topic"><p class="row"><${Icon} name="list-tree" small /><a class="link" href="/topics/${encodeURIComponent(queue.queue)}">Records and settings of ${queue.queue}</a></p><//></div></div>`;
 }
 
-mount({ page: "queues", crumbs: (twin) => [html`<a href="/topics?type=queue">Queues</a>`, html`<span>${twin.name}</span>`], ranges: SHORT_RANGES, View });
+mount({ page: "queues", crumbs: (twin) => [html`<a href="/topics?type=queue">Queues</a>`, html`<span>${twin.name}</span>`], ranges: RANGES, View });

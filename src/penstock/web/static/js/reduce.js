@@ -7,6 +7,8 @@
 export const KEPT_POINTS = 900;
 export const KEPT_EVENTS = 100;
 export const KEPT_TAIL = 400;
+/** Points are that many steps apart before what is between them is missing: a late step is not a gap. */
+const GAP_STEPS = 2.5;
 
 /**
  * The twin after one event of its stream.
@@ -21,12 +23,43 @@ export function reduce(twin, event, data) {
   return twin;
 }
 
-/** A whole state replaces everything but the session, which is in the page's own twin only. @param {Twin|null} twin @param {any} data @returns {Twin} */
+/**
+ * A whole state replaces everything but the session, which is in the page's own twin only. It has the last two minutes of history, or
+ * what a server that was started again has: what this page saw before stays.
+ * @param {Twin|null} twin @param {any} data @returns {Twin} */
 function fromState(twin, data) {
   const next = { ...data, sections: { ...data.sections } };
   if (twin?.session && !next.session) next.session = twin.session;
   if (isPeek(next.sections.peek)) next.sections.peek = tail(null, next.sections.peek);
+  if (twin && twin.page === next.page && twin.name === next.name && twin.id === next.id) {
+    for (const [name, section] of Object.entries(next.sections)) {
+      if (section?.t && twin.sections[name]?.t) next.sections[name] = extended(twin.sections[name], section, KEPT_POINTS);
+    }
+  }
   return next;
+}
+
+/**
+ * Columns over time with the points of others that were before theirs.
+ * @param {any} old @param {Section} columns @param {number} kept how many points at most @returns {Section}
+ */
+export function extended(old, columns, kept) {
+  const first = columns.t[0] ?? Infinity, from = (old?.t ?? []).findIndex((/** @type {number} */ at) => at >= first);
+  return continued(old, columns, from < 0 ? (old?.t ?? []).length : from, kept);
+}
+
+/** @param {any} old @param {Section} columns @param {number} count @param {number} kept @returns {Section} */
+const continued = (old, columns, count, kept) => Object.fromEntries(Object.entries(columns).map(([name, value]) => [name,
+  Array.isArray(value) ? [...(old?.[name]?.slice(0, count) ?? Array(count).fill(null)), ...value].slice(-kept)
+    : typeof value === "object" && value ? continued(old?.[name], value, count, kept) : value]));
+
+/**
+ * The time of the newest point before which more than two steps are missing; 0 if none are.
+ * @param {number[]} t in ms @param {number} step in ms
+ */
+export function gapIn(t, step) {
+  for (let i = t.length - 1; i > 0; i--) if (t[i] - t[i - 1] > GAP_STEPS * step) return t[i];
+  return 0;
 }
 
 /** @param {any} section */
@@ -48,10 +81,10 @@ function withFrame(twin, frame) {
     sections[name] = { ...sections[name] };
     for (const member of /** @type {string[]} */ (members)) delete sections[name][member];
   }
-  for (const [name, members] of Object.entries(frame.front ?? {})) {
+  for (const [name, members] of Object.entries(frame.list ?? {})) {
     sections[name] = { ...sections[name] };
-    for (const [member, { add, keep }] of Object.entries(members)) {
-      sections[name][member] = [...add, ...(sections[name][member] ?? []).slice(0, keep)];
+    for (const [member, pieces] of Object.entries(members)) {
+      sections[name][member] = pieced(sections[name][member] ?? [], pieces);
     }
   }
   for (const [name, members] of Object.entries(frame.cols ?? {})) {
@@ -65,6 +98,12 @@ function withFrame(twin, frame) {
   }
   return { ...twin, at: frame.at ?? twin.at, sections };
 }
+
+/**
+ * A list of what was in another one, by place and length, and of new items.
+ * @param {any[]} before @param {({add: any[]} | [number, number])[]} pieces
+ */
+const pieced = (before, pieces) => pieces.flatMap((piece) => ("add" in piece ? piece.add : before.slice(piece[0], piece[0] + piece[1])));
 
 /**
  * Rows with columns set, of all of them (a list) or of those named by index (an object).
@@ -115,38 +154,35 @@ function withEvent(twin, event) {
 }
 
 /**
- * The live tail of a topic, newest first, after more records; what was left out is an item as well.
+ * The live tail of a topic, newest first, after more records; what was left out is an item as well, also where a stream was away.
  * @param {any} before the section so far @param {any} peek @returns {Section}
  */
 export function tail(before, peek) {
-  const known = before?.items ? before : { items: [], to_seq: peek.from_seq };
+  const anew = peek.from_seq === 0 && peek.to_seq < before?.to_seq; // the topic was removed and made again
+  const known = before?.items && !anew ? before : { items: [], to_seq: peek.from_seq, came: before?.came };
   const fresh = peek.records.filter((/** @type {any} */ record) => record.$seq > (known.to_seq ?? -1));
+  const from = Math.min(peek.from_seq, known.to_seq ?? peek.from_seq), missed = peek.from_seq - from;
+  const left = missed + (peek.to_seq > (known.to_seq ?? -1) ? peek.skipped : 0);
   /** @type {TailItem[]} */
   const items = fresh.map((/** @type {any} */ record) => ({ kind: "record", seq: record.$seq, record })).reverse();
-  if (peek.skipped > 0 && peek.to_seq > (known.to_seq ?? -1)) {
-    items.push({ kind: "gap", seq: peek.from_seq + 0.5, from: peek.from_seq, to: peek.to_seq, count: peek.skipped });
-  }
+  if (left > 0) items.push({ kind: "gap", seq: from + 0.5, from, to: peek.to_seq, count: left });
   return {
     topic: peek.topic,
     head_seq: Math.max(peek.head_seq ?? 0, known.head_seq ?? 0),
     to_seq: Math.max(peek.to_seq ?? 0, known.to_seq ?? 0),
     items: [...items, ...known.items].slice(0, KEPT_TAIL),
-    came: (known.came ?? 0) + fresh.length + (peek.to_seq > (known.to_seq ?? -1) ? peek.skipped : 0),
+    came: (known.came ?? 0) + fresh.length + left,
   };
 }
 
 /**
- * A number of each frame as a series, for what the server keeps no history of.
- * @param {{t: number[], [name: string]: any[]}} series @param {number} at @param {Record<string, number|null>} values
+ * Columns over time, gone on with the later points of others that may not have all of them.
+ * @param {{t: number[], [name: string]: any}} older @param {{t: number[], [name: string]: any}} newer @returns {{t: number[], [name: string]: any}}
  */
-export function collected(series, at, values) {
-  if (series.t.length && at <= /** @type {number} */ (series.t.at(-1))) return series;
-  /** @type {{t: number[], [name: string]: any[]}} */
-  const next = { t: [...series.t, at].slice(-KEPT_POINTS) };
-  for (const [name, value] of Object.entries(values)) {
-    next[name] = [...(series[name] ?? Array(series.t.length).fill(null)), value].slice(-KEPT_POINTS);
-  }
-  return next;
+export function followed(older, newer) {
+  const last = older.t.at(-1) ?? -Infinity, first = newer.t.findIndex((at) => at > last), from = first < 0 ? newer.t.length : first;
+  const names = Object.keys(older).filter((name) => Array.isArray(older[name]));
+  return /** @type {any} */ (Object.fromEntries(names.map((name) => [name, [...older[name], ...(newer[name]?.slice(from) ?? Array(newer.t.length - from).fill(null))]])));
 }
 
 /**
@@ -161,7 +197,7 @@ export function windowed(t, columns, from, step) {
   let last = NaN;
   for (let i = Math.max(0, t.findIndex((x) => x >= from)); i < t.length; i++) {
     if (t[i] < from) break;
-    if (t[i] - last > 2.5 * step) {
+    if (t[i] - last > GAP_STEPS * step) {
       out[0].push((last + step) / 1000);
       columns.forEach((_, k) => out[k + 1].push(null));
     }
@@ -170,4 +206,33 @@ export function windowed(t, columns, from, step) {
     columns.forEach((column, k) => out[k + 1].push(column[i] ?? null));
   }
   return out;
+}
+
+// ---- what the stream is asked for: the tabs of a browser, as the one that leads knows them -----
+
+/** @typedef {{on: string, hidden: boolean, heard: number}} Tab what it shows, and when it was heard of */
+/** @typedef {Map<string, Tab>} Tabs in the order in which they came */
+
+/** The server streams no more pages at once. */
+export const PAGES_MAX = 16;
+/** How often a tab says that it is there, and how long it counts without: a hidden one may speak once a minute only. */
+export const HERE_MS = 20_000;
+export const GONE_MS = 150_000;
+
+/**
+ * The tabs after one of them said what it shows, and whether it needs to be told all of it.
+ * @param {Tabs} tabs @param {string} id @param {Tab} tab @returns {{tabs: Tabs, isNew: boolean}}
+ */
+export const heardOf = (tabs, id, tab) => ({ tabs: new Map(tabs).set(id, tab), isNew: tabs.get(id)?.on !== tab.on });
+
+/** The tabs without those that ended and could not say so; the one that leads is there. @param {Tabs} tabs @param {string} own @param {number} now @returns {Tabs} */
+export const present = (tabs, own, now) => new Map([...tabs].filter(([id, tab]) => id === own || now - tab.heard < GONE_MS));
+
+/**
+ * What to stream: what the leading tab shows, then what can be seen, then what hidden tabs show, as much as the server takes.
+ * @param {Tabs} tabs @param {string} own @returns {string[]}
+ */
+export function subjects(tabs, own) {
+  const rank = (/** @type {[string, Tab]} */ [id, tab]) => (id === own ? 0 : tab.hidden ? 2 : 1);
+  return [...new Set([...tabs].sort((a, b) => rank(a) - rank(b)).map(([, tab]) => tab.on))].slice(0, PAGES_MAX);
 }

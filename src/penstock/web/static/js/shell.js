@@ -1,8 +1,8 @@
 // What is around every page: the way to other pages, how the link to the server stands, and keys.
 import { render } from "../vendor/preact.js";
-import { frames, link, newer, signIn, signOut, start, tryNow, twin } from "./live.js";
-import { clock, span, verdictLook } from "./format.js";
-import { Choice, flipTheme, html, Icon, PAGES, theme, use, useAddress, useEffect, useState } from "./parts.js";
+import { api, frames, link, newer, start, tryNow, twin } from "./live.js";
+import { clock, pageCommand, span, verdictLook } from "./format.js";
+import { Choice, Copy, flipTheme, html, Icon, PAGES, theme, use, useAddress, useEffect, useState } from "./parts.js";
 
 /** @typedef {{page: string, crumbs: (twin: any) => any[], ranges?: [string, string][], View: (props: {twin: any}) => any}} Page */
 
@@ -38,7 +38,7 @@ function Link() {
 }
 
 function Away() {
-  const { state, since, again } = use(link);
+  const { state, since, heard, again } = use(link);
   const [, tick] = useState(0);
   useEffect(() => {
     if (state !== "away") return undefined;
@@ -47,7 +47,7 @@ function Away() {
   }, [state]);
   if (state !== "away") return null;
   const left = Math.max(0, Math.ceil((again - Date.now()) / 1000));
-  return html`<div class="banner" role="status"><${Icon} name="plug-zap" /><span>The server does not answer. What you see is from ${clock(since)}${since ? `, ${span(Date.now() - since)} ago` : ""}. ${left ? `Trying again in ${left} s.` : "Trying again."}</span><button class="btn s" onClick=${tryNow}>Try now</button></div>`;
+  return html`<div class="banner" role="status"><${Icon} name="plug-zap" /><span>The server does not answer. What you see is from ${clock(since)}${since ? `, ${span(Date.now() - heard)} ago` : ""}. ${left ? `Trying again in ${left} s.` : "Trying again."}</span><button class="btn s" onClick=${tryNow}>Try now</button></div>`;
 }
 
 function News() {
@@ -63,6 +63,18 @@ function Announced({ verdict }) {
     if (verdict?.sentence) setText(verdict.sentence);
   }, [verdict?.level]);
   return html`<div class="sr" role="status" aria-live="polite">${text}</div>`;
+}
+
+/** Sign in with a key, and come back to where one was. @param {string} key @returns {Promise<import("./live.js").Answer>} */
+async function signIn(key) {
+  const answer = await api("POST", "/v0/session", undefined, { Authorization: `Bearer ${key}` });
+  if (answer.ok) location.reload();
+  return answer;
+}
+
+async function signOut() {
+  await api("DELETE", "/v0/session");
+  location.reload();
 }
 
 function SignIn() {
@@ -96,6 +108,7 @@ function Shell({ of }) {
       <button class="find" onClick=${goTo} aria-label="Go to, press / or Ctrl K"><${Icon} name="search" small /><span>Go to</span><kbd>/</kbd></button>
       ${of.ranges && html`<${Range} ranges=${of.ranges} />`}<${Link} />
       <a class="ib hidep" href=${json} title="As JSON" aria-label="This page as JSON"><${Icon} name="code" /></a>
+      <${Copy} text=${pageCommand(shown)} label="As a command: ${pageCommand(shown)}" cls="ib hidep" />
       <button class="ib" title="Light or dark" aria-label="Switch light and dark" onClick=${flipTheme}><${Icon} name=${dark ? "sun" : "moon"} /></button></header>
       <${Away} /><${News} /><${Announced} verdict=${shown.sections.verdict} />
       <main class="page ${state === "away" ? "stale" : ""}" id="main" tabindex="-1">${state === "sign_in" ? html`<${SignIn} />` : html`<${of.View} twin=${shown} />`}</main></div></div>`;
@@ -132,6 +145,8 @@ function key(event) {
     import("./goto.js").then((module) => module.openKeys());
   } else if (event.key === "j" || event.key === "k") {
     nextRow(event.key === "j" ? 1 : -1);
+  } else if (event.key === "Escape") {
+    /** @type {HTMLElement|null} */ (document.querySelector('main [aria-label="Close"]'))?.click();
   }
   after = event.key === "g" ? "g" : "";
 }

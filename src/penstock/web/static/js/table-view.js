@@ -39,11 +39,13 @@ export function Progress({ running }) {
   return html`<div><span class="meter" role="progressbar" aria-valuenow=${Math.round(share * 100)} aria-valuemin="0" aria-valuemax="100" aria-label="Refresh"><i style=${{ "--v": share.toFixed(3) }}></i></span><p class="muted small">job ${grouped(running.job_id)} on ${running.worker}: task ${progress.tasks_done} of ${progress.tasks}${progress.left_ms == null ? "" : `, about ${ms(progress.left_ms)} left`}</p></div>`;
 }
 
-/** A refresh split into its parts. @param {{refresh: any}} props */
-export function Split({ refresh }) {
+/** A refresh split into its parts; what they leave of its time is waiting, for the others of its unit or for a processor. @param {{refresh: any, alone: boolean}} props */
+export function Split({ refresh, alone }) {
   if (!refresh) return html`<p class="muted">It was never refreshed.</p>`;
-  const parts = Object.entries(refresh.timings_ms ?? {}).filter(([, took]) => Number(took) > 0), total = parts.reduce((sum, [, took]) => sum + Number(took), 0) || 1;
   const took = refresh.took_ms ?? refresh.finished_at_ms - refresh.started_at_ms;
+  const told = Object.entries(refresh.timings_ms ?? {}).map(([name, part]) => /** @type {[string, number]} */ ([name, Number(part)])).filter(([, part]) => part > 0);
+  const rest = took - told.reduce((sum, [, part]) => sum + part, 0), parts = told.length && rest > 0 ? [...told, [alone ? "waiting" : "the others of its unit", rest]] : told;
+  const total = parts.reduce((sum, [, part]) => sum + Number(part), 0) || 1;
   return html`<div><div class="muted small">last refresh: ${ms(took)}, ${modeWord(refresh.executed)}: ${refresh.reason_text ?? refresh.reason}</div>
     ${parts.length ? html`<div class="split tops" role="img" aria-label=${parts.map(([name, part]) => `${name} ${ms(Number(part))}`).join(", ")}>${parts.map(([name, part], i) => html`<i key=${name} title=${name} style=${{ width: `${(Number(part) / total) * 100}%`, background: `var(${SERIES[i % SERIES.length]})` }}></i>`)}</div><div class="tops"><${Legend} rows=${parts.map(([name, part], i) => [SERIES[i % SERIES.length], name, ms(Number(part))])} /></div>` : null}</div>`;
 }
@@ -70,7 +72,7 @@ export function Summary({ sections, node }) {
     <${TableDeeds} name=${table.name} paused=${table.status !== "ACTIVE"} />
     <dl class="kv"><${Pair} name="contents are of"><span title=${exact(fresh)}>${fresh == null ? "never" : `${span(now() - fresh)} ago`}</span><//><${Pair} name="frontier"><span class="mono">${frontierText(rows[0]?.frontier ?? table.inputs) || UNKNOWN}</span><//>
       ${node?.rows == null ? null : html`<${Pair} name="rows">${grouped(node.rows)}<//>`}<${Pair} name="refreshed">${every(table.schedule)}, ${modeWord(table.mode)}<//><${Pair} name="unit">${unit.length > 1 ? `with ${unit.length - 1} others, in one snapshot` : "alone"}<//>${table.publish ? html`<${Pair} name="published to"><a class="link mono" href="/topics/${encodeURIComponent(table.publish)}">${table.publish}</a><//>` : null}</dl>
-    <${Split} refresh=${rows[0] ?? table.last_refresh} /><${Outcomes} refreshes=${rows} /><${Sql} text=${table.query} /><${Cmd} text=${command("penstock", "table", "show", table.name)} /></div>`;
+    <${Split} refresh=${rows[0] ?? table.last_refresh} alone=${unit.length < 2} /><${Outcomes} refreshes=${rows} /><${Sql} text=${table.query} /><${Cmd} text=${command("penstock", "table", "show", table.name)} /></div>`;
 }
 
 /** A table's state, where no graph says it. @param {any} sections */

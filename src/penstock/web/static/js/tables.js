@@ -1,6 +1,6 @@
 // Tables: what is not fresh, and why?
 import { count, exact, grouped, look, ms, some, span, STATES } from "./format.js";
-import { focused, related, shape } from "./graph.js";
+import { focused, layouts, related, shape } from "./graph.js";
 import { api, now } from "./live.js";
 import { Card, Choice, Empty, html, Icon, Legend, Missing, opens, State, useAddress, useEffect, useRef, useState } from "./parts.js";
 import { mount } from "./shell.js";
@@ -9,20 +9,24 @@ const WIDTH = 174, HEIGHT = 50, SMALLEST = 0.84;
 const ORDER = ["error", "late", "away", "waiting", "running", "fresh", "paused"];
 const KIND = { topic: "list-tree", space: "boxes", lake: "database", table: "table-2" };
 const COMMANDS = ['penstock table source add meters --schema "meter INT, kwh DOUBLE"', 'penstock table create totals "SELECT meter, sum(kwh) AS kwh FROM topics.meters GROUP BY meter" --schedule 2s', "penstock table run"];
-/** @type {Worker|null} */
-let worker = null;
+/** What is told where the nodes stand. @type {Set<(laid: import("./graph.js").Laid) => void>} */
+const drawn = new Set();
+const layOut = layouts(() => new Worker(new URL("./layout.js", import.meta.url), { type: "module" }), (laid) => drawn.forEach((take) => take(laid)), setTimeout.bind(window), clearTimeout.bind(window));
 
-/** Where the nodes stand, laid out beside the page once for each shape of the graph. @param {any} graph */
+/** Where the nodes stand, laid out beside the page once for each shape of the graph; the last places stay until there are new ones. @param {any} graph */
 function useLayout(graph) {
-  const [laid, setLaid] = useState(/** @type {any} */ (null)), key = shape(graph);
+  const [laid, setLaid] = useState(/** @type {any} */ (null)), [failed, setFailed] = useState(""), key = shape(graph);
   useEffect(() => {
-    worker ??= new Worker(new URL("./layout.js", import.meta.url), { type: "module" });
-    const take = (/** @type {MessageEvent} */ message) => message.data.key === key && setLaid(message.data);
-    worker.addEventListener("message", take);
-    worker.postMessage({ key, graph: { nodes: graph.nodes.map((/** @type {any} */ node) => ({ id: node.id, kind: node.kind })), edges: graph.edges, units: graph.units } });
-    return () => worker?.removeEventListener("message", take);
+    const take = (/** @type {import("./graph.js").Laid} */ told) => {
+      if (told.key !== key) return;
+      if (told.laid) setLaid(told.laid);
+      else setFailed(key);
+    };
+    drawn.add(take);
+    layOut({ key, graph: { nodes: graph.nodes.map((/** @type {any} */ node) => ({ id: node.id, kind: node.kind })), edges: graph.edges, units: graph.units } });
+    return () => drawn.delete(take);
   }, [key]);
-  return laid?.laid ?? null;
+  return { laid, failed: failed === key };
 }
 
 /** @param {any} node */
@@ -38,12 +42,18 @@ function Node({ node, place, picked, pick, dim }) {
   return html`<button type="button" class="node ${table ? "" : "src"} ${dim ? "dim" : ""}" aria-pressed=${picked} onClick=${pick} title=${node.text || node.id}
     style=${{ left: `${place.x - WIDTH / 2}px`, top: `${place.y - HEIGHT / 2}px`, "--c": table ? `var(--${state.kind})` : "var(--line-strong)" }}>
     <span class="t"><span class="mono">${node.name}</span><span class="sr">, ${table ? state.word : node.kind}</span><${Icon} name=${table ? state.icon : /** @type {any} */ (KIND)[node.kind]} /></span><span class="m">${facts(node)}</span>
-    ${node.state === "running" ? html`<span class="prog"><i style=${{ width: `${(node.progress ?? 0.5) * 100}%` }}></i></span>` : null}</button>`;
+    ${node.state === "running" && node.progress != null ? html`<span class="prog"><i style=${{ width: `${node.progress * 100}%` }}></i></span>` : null}</button>`;
+}
+
+/** A node that the layout does not have yet, or cannot place. @param {{node: any, picked: boolean, pick: () => void}} props */
+function Unplaced({ node, picked, pick }) {
+  const { kind, icon } = look(node.state), table = node.kind === "table";
+  return html`<button type="button" class="chip ${table ? kind : ""}" aria-pressed=${picked} onClick=${pick}><${Icon} name=${table ? icon : /** @type {any} */ (KIND)[node.kind]} />${node.name}</button>`;
 }
 
 /** @param {{graph: any, picked: string, pick: (id: string) => void}} props */
 function Graph({ graph, picked, pick }) {
-  const box = useRef(/** @type {any} */ (null)), [width, setWidth] = useState(0), laid = useLayout(graph);
+  const box = useRef(/** @type {any} */ (null)), [width, setWidth] = useState(0), { laid, failed } = useLayout(graph);
   useEffect(() => {
     const watcher = new ResizeObserver(() => setWidth(box.current.clientWidth));
     watcher.observe(box.current);
@@ -54,14 +64,16 @@ function Graph({ graph, picked, pick }) {
     const place = laid?.nodes[picked];
     if (place) box.current.scrollTo({ left: Math.max(0, place.x * scale - box.current.clientWidth / 2) });
   }, [picked, Boolean(laid)]);
-  if (!laid) return html`<div class="graph" ref=${box}><p class="none">Laying the graph out.</p></div>`;
+  if (!laid) return html`<div class="graph" ref=${box}><p class="none">${failed ? "The graph cannot be laid out; the list has all tables." : "Laying the graph out."}</p></div>`;
   const lit = picked && laid.nodes[picked] ? related(graph.edges, picked) : null;
   const running = new Set(graph.edges.filter((/** @type {any} */ edge) => edge.running).map((/** @type {any} */ edge) => `${edge.source} ${edge.target}`));
+  const unplaced = graph.nodes.filter((/** @type {any} */ node) => !laid.nodes[node.id]);
   const nodes = graph.nodes.filter((/** @type {any} */ node) => laid.nodes[node.id]).sort((/** @type {any} */ a, /** @type {any} */ b) => laid.nodes[a.id].x - laid.nodes[b.id].x || laid.nodes[a.id].y - laid.nodes[b.id].y);
   return html`<div class="graph" ref=${box} tabindex="0" role="group" aria-label="Graph of tables" style=${{ height: `${Math.ceil(laid.height * scale) + 4}px` }}><div class="in" style=${{ width: `${laid.width}px`, height: `${laid.height}px`, transform: `scale(${scale})` }}>
     ${laid.hulls.map((/** @type {any} */ hull) => html`<div class="hull" key=${hull.key} style=${{ left: `${hull.x}px`, top: `${hull.y}px`, width: `${hull.width}px`, height: `${hull.height}px` }}><span>changes in one snapshot</span></div>`)}
     <svg class="edges" width=${laid.width} height=${laid.height} aria-hidden="true">${laid.edges.map((/** @type {any} */ edge) => html`<path key=${`${edge.source} ${edge.target}`} d=${edge.path} class="gedge ${running.has(`${edge.source} ${edge.target}`) ? "run" : ""} ${lit ? (lit.has(edge.source) && lit.has(edge.target) ? "hi" : "dim") : ""}" />`)}</svg>
-    ${nodes.map((/** @type {any} */ node) => html`<${Node} key=${node.id} node=${node} place=${laid.nodes[node.id]} picked=${picked === node.id} pick=${() => pick(picked === node.id ? "" : node.id)} dim=${Boolean(lit && !lit.has(node.id))} />`)}</div></div>`;
+    ${nodes.map((/** @type {any} */ node) => html`<${Node} key=${node.id} node=${node} place=${laid.nodes[node.id]} picked=${picked === node.id} pick=${() => pick(picked === node.id ? "" : node.id)} dim=${Boolean(lit && !lit.has(node.id))} />`)}</div></div>
+    ${unplaced.length ? html`<div class="body"><div class="row"><span class="muted small">${failed ? "Without a place in the graph:" : "Being laid out:"}</span>${unplaced.map((/** @type {any} */ node) => html`<${Unplaced} key=${node.id} node=${node} picked=${picked === node.id} pick=${() => pick(picked === node.id ? "" : node.id)} />`)}</div></div>` : null}`;
 }
 
 /** @param {{tables: any[], pick: (id: string) => void, picked: string}} props */
@@ -77,11 +89,11 @@ function Jobs({ jobs, workers }) {
     watcher.observe(box.current);
     return () => watcher.disconnect();
   }, []);
-  const at = now(), length = 60e3, left = 92, row = 26, seen = jobs.filter((job) => job.started_at_ms && (job.finished_at_ms ?? at) > at - length);
+  const at = now(), length = 60e3, left = 104, row = 26, seen = jobs.filter((job) => job.started_at_ms && (job.finished_at_ms ?? at) > at - length);
   const lanes = [...new Set([...workers, ...seen.map((job) => job.worker)])].filter(Boolean).sort(), height = Math.max(1, lanes.length) * row;
   const x = (/** @type {number} */ time) => left + ((time - (at - length)) / length) * (width - left - 4);
   const name = (/** @type {any} */ job) => (job.members?.length > 1 ? `${job.members[0]} and ${job.members.length - 1} others` : (job.members?.[0] ?? job.unit_key));
-  const units = [...new Set(jobs.map(name))].sort(), color = (/** @type {any} */ job) => SERIES[units.indexOf(name(job)) % SERIES.length];
+  const units = [...new Set(seen.map(name))].sort(), color = (/** @type {any} */ job) => SERIES[units.indexOf(name(job)) % SERIES.length];
   const failed = (/** @type {any} */ job) => /FAILED|LOST|CANCEL/.test(job.status);
   const mean = (/** @type {string} */ unit) => { const took = jobs.filter((job) => name(job) === unit && job.started_at_ms && job.finished_at_ms).map((job) => job.finished_at_ms - job.started_at_ms); return took.length ? ms(took.reduce((a, b) => a + b, 0) / took.length) : "–"; };
   return html`<${Card} title="Jobs" sub=${seen.length ? "" : "none in the last minute"} right=${html`<span class="hidep"><${Legend} rows=${units.slice(0, 5).map((unit, i) => [SERIES[i % SERIES.length], unit, mean(unit)])} /></span>`}><div class="gantt" ref=${box}><svg height=${height + 24} viewBox="0 0 ${width} ${height + 24}" role="img" aria-label="${seen.length} jobs in the last minute, ${seen.filter(failed).length} failed">
@@ -93,8 +105,8 @@ function Jobs({ jobs, workers }) {
     })}</svg></div><//>`;
 }
 
-/** A node beside the graph: a table whole, as on its own page. @param {{node: any, close: () => void}} props */
-function Detail({ node, close }) {
+/** A node beside the graph: a table whole, as on its own page. @param {{node: any, warehouse: any, close: () => void}} props */
+function Detail({ node, warehouse, close }) {
   const [module, setModule] = useState(/** @type {any} */ (null)), [twin, setTwin] = useState(/** @type {any} */ (null)), table = node.kind === "table";
   useEffect(() => {
     if (table) import("./table-view.js").then((found) => setModule({ found }));
@@ -108,7 +120,7 @@ function Detail({ node, close }) {
   const right = html`${table ? html`<a class="link" href="/tables/${encodeURIComponent(node.name)}">Open</a>` : null}<button class="ib bare" aria-label="Close" onClick=${close}><${Icon} name="x" small /></button>`;
   return html`<section class="card" aria-label=${node.name}><header><h2 class="mono">${node.name}</h2><${State} of=${node.state} /><span class="sp"></span>${right}</header><div class="body">
     ${!table ? html`<p class="soft">${facts(node)}</p>${node.kind === "topic" ? html`<a class="link" href="/topics/${encodeURIComponent(node.name)}">Open the topic</a>` : node.kind === "space" ? html`<a class="link" href="/entities?space=${encodeURIComponent(node.name)}">Open the space</a>` : html`<a class="link" href="/lake">Open the lake</a>`}`
-      : !module || !sections ? html`<p class="muted">Asking for it.</p>` : sections.table?.error ? html`<${Missing} of=${sections.table} what="This table" />` : html`<${module.found.Summary} sections=${sections} node=${node} />`}</div></section>`;
+      : !module || !sections ? html`<p class="muted">Asking for it.</p>` : sections.table?.error ? html`<${Missing} of=${sections.table} what="This table" />` : html`<${module.found.Summary} sections=${{ ...sections, warehouse }} node=${node} />`}</div></section>`;
 }
 
 /** @param {any[]} tables */
@@ -139,7 +151,7 @@ function View({ twin }) {
     })}</span><span class="sp"></span>${shown.nodes.length < kept.nodes.length ? html`<button class="btn s quiet" onClick=${() => setAll("1")}>Show all ${kept.nodes.length}</button>` : null}<${Choice} label="Shown as" of=${[["graph", "Graph"], ["list", "List"]]} value=${as} set=${setAs} /></header>
       ${as === "graph" ? html`<${Graph} graph=${shown} picked=${picked} pick=${pick} />` : html`<${List} tables=${shown.nodes.filter((/** @type {any} */ one) => one.kind === "table")} pick=${pick} picked=${picked} />`}</section>
       ${jobs?.jobs ? html`<${Jobs} jobs=${jobs.jobs} workers=${(warehouse?.workers ?? []).map((/** @type {any} */ one) => one.worker)} />` : null}</div>
-      ${node ? html`<${Detail} node=${node} close=${() => pick("")} />` : null}</div>`;
+      ${node ? html`<${Detail} node=${node} warehouse=${warehouse} close=${() => pick("")} />` : null}</div>`;
 }
 
 mount({ page: "tables", crumbs: () => [html`<span>Tables</span>`], View });

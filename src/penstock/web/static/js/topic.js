@@ -1,8 +1,8 @@
 // One topic: what comes in, who gets it, what holds a push up?
-import { Chart, SHORT_RANGES, spanOf } from "./chart.js";
+import { Chart, column, RANGES, spanOf, useHistory } from "./chart.js";
 import { bytes, clockMs, command, count, exact, grouped, keeps, ms, rate, some, span, survives } from "./format.js";
-import { address, api, tailed, visit } from "./live.js";
-import { Ago, Card, Chip, Cmd, Copy, Deed, html, Icon, Json, Legend, Missing, Pair, Pretty, Spark, Stat, use, useAddress, useCollected, useEffect, useRef, useState, Why } from "./parts.js";
+import { api, tailed, visit } from "./live.js";
+import { Ago, Card, Chip, Cmd, Copy, Deed, Empty, html, Icon, Json, Legend, Missing, Pair, Pretty, Spark, Stat, use, useAddress, useEffect, useRef, useState, Why, address } from "./parts.js";
 import { mount } from "./shell.js";
 
 const LIVE_ROWS = 24;
@@ -17,7 +17,7 @@ async function read(name, body, query = "") {
 
 /** @param {{item: any, chosen: boolean, choose: (record: any) => void, fresh: string}} props */
 function Row({ item, chosen, choose, fresh }) {
-  if (item.kind === "gap") return html`<tr class="gap"><td class="hidep"></td><td colspan="3">${some(item.count, "record")} between ${grouped(item.from)} and ${grouped(item.to)} not shown</td></tr>`;
+  if (item.kind === "gap") return html`<tr class="gap"><td class="hidep"></td><td colspan="3">${grouped(item.count)} ${item.count === 1 ? "record" : "records"} between ${grouped(item.from)} and ${grouped(item.to)} not shown</td></tr>`;
   const { record } = item, tag = record.$tag;
   return html`<tr class="click ${fresh}" tabindex="0" aria-selected=${chosen} onClick=${() => choose(record)} onKeyDown=${(/** @type {any} */ event) => event.key === "Enter" && choose(record)}>
     <td class="mono">${grouped(record.$seq)}</td><td class="mono muted hidep" title=${exact(record.$ts)}>${clockMs(record.$ts)}</td><td>${tag ? html`<span class="tag">${tag}</span>` : ""}</td>
@@ -43,12 +43,14 @@ function Tail({ name, query, written, choose, chosen }) {
   useEffect(() => {
     if (!from) {
       setPast(null);
-      return;
+      return undefined;
     }
+    let gone = false;
     const time = /^\d+$/.test(from) ? NaN : Date.parse(from);
     const place = Number.isNaN(time) ? read(name, { from_seq: Math.max(0, Number(from) - 1), limit: 100, tag: query.tag }) : read(name, { limit: 100, tag: query.tag }, `?from_ts=${time}`);
-    place.then(setPast);
-  }, [from]);
+    place.then((found) => gone || setPast(found));
+    return () => (gone = true);
+  }, [from, query.tag]);
   if (!live?.items) return html`<${Card} title="Records" flush><p class="none">No record yet.</p><//>`;
   const shown = past ? past.records.map((/** @type {any} */ record) => ({ kind: "record", seq: record.$seq, record })) : (held ?? live).items.slice(0, held ? undefined : LIVE_ROWS);
   const fresh = held ? (live.came ?? 0) - (held.came ?? 0) : 0;
@@ -67,12 +69,11 @@ function Tail({ name, query, written, choose, chosen }) {
 function Opened({ name, seq, record, close }) {
   const [full, setFull] = useState(/** @type {any} */ (null)), [raw, setRaw] = useState(false);
   useEffect(() => {
-    setFull(null);
-    if (!record || record.cut) read(name, { from_seq: seq - 1, limit: 1 }).then((answer) => setFull(answer.records[0]?.$seq === seq ? answer.records[0] : { gone: true }));
+    if (!record || record.cut) read(name, { from_seq: seq - 1, limit: 1 }).then((answer) => setFull(answer.records[0]?.$seq === seq ? answer.records[0] : { $seq: seq, trouble: answer.error?.message ?? "The topic does not hold it any more." }));
   }, [seq]);
-  const shown = record && !record.cut ? record : full, text = JSON.stringify(shown?.data);
+  const shown = record && !record.cut ? record : full?.$seq === seq ? full : null, text = JSON.stringify(shown?.data);
   return html`<${Card} title="Record ${grouped(seq)}" right=${html`<button class="btn s quiet" aria-pressed=${raw} onClick=${() => setRaw(!raw)}>${raw ? "Pretty" : "Raw"}</button><${Copy} text=${text ?? ""} label="Copy the data" /><button class="ib bare" aria-label="Close" onClick=${close}><${Icon} name="x" small /></button>`}>
-    ${!shown ? html`<p class="muted">Asking for it.</p>` : shown.gone ? html`<${Why} of="late">The topic does not hold it any more.<//>` : html`<div class="stack">
+    ${!shown ? html`<p class="muted">Asking for it.</p>` : shown.trouble ? html`<${Why} of="late">${shown.trouble}<//>` : html`<div class="stack">
       ${raw ? html`<pre class="doc" tabindex="0">${text}</pre>` : html`<${Pretty} value=${shown.data} />`}
       <dl class="kv"><${Pair} name="written"><span class="mono">${exact(shown.$ts)}</span><//>${shown.$tag ? html`<${Pair} name="tag"><span class="mono">${shown.$tag}</span><//>` : null}${shown.$node ? html`<${Pair} name="node"><span class="mono">${shown.$node}</span><//>` : null}${shown.meta ? html`<${Pair} name="meta"><span class="mono">${JSON.stringify(shown.meta)}</span><//>` : null}</dl>
       <${Cmd} text=${command("penstock", "topic", "read", name, "--from-seq", seq - 1, "--limit", 1)} />
@@ -100,10 +101,10 @@ const Settings = ({ topic, partition }) => html`<${Card} title="Settings" right=
 
 /** @param {{twin: any}} props */
 function View({ twin }) {
-  const { topic, push, watchers, partition } = twin.sections, name = twin.name, [range] = useAddress("range", SHORT_RANGES[0][0]);
+  const { topic, push, watchers, partition, history } = twin.sections, name = twin.name, [range] = useAddress("range", RANGES[0][0]);
   const [seq, setSeq] = useAddress("seq"), [record, setRecord] = useState(/** @type {any} */ (null));
-  const series = useCollected(twin.at, { in: topic?.in_per_s ?? null, out: topic?.out_per_s ?? null });
-  if (!topic?.topic) return html`<div class="titlebar"><h1 class="mono">${name}</h1></div><section class="card"><${Missing} of=${topic} what="This topic" /></section>`;
+  const h = useHistory(history, `/v0/topics/${encodeURIComponent(name)}/history`, range);
+  if (!topic?.topic) return html`<div class="titlebar"><h1 class="mono">${name}</h1></div><${Empty} title="There is no such topic" text="A topic is made by the first write to it. This page fills by itself." commands=${[command("penstock", "topic", "write", name, '{"meter": 7, "kwh": 1.5}')]}><${Missing} of=${topic} what="This topic" /><//>`;
   const choose = (/** @type {any} */ next) => {
     setRecord(next);
     setSeq(String(next.$seq));
@@ -111,14 +112,14 @@ function View({ twin }) {
   return html`<div class="titlebar"><h1 class="mono">${name}</h1><${Chip} kind="water">${topic.type}<//><${Chip} kind=${topic.config.durability === "fsync" ? "ok" : ""} icon=${topic.config.durability === "fsync" ? "check" : "info"}>${topic.config.durability}: survives ${survives(topic.config.durability)}<//>
       ${partition?.partition == null ? null : html`<span class="tag hidep">partition ${partition.partition} of ${partition.partitions}</span>`}<span class="sp"></span>
       <${Deed} scope="write" icon="send" act=${() => deeds().then((module) => module.publish(name))}>Publish<//></div>
-    <dl class="stats"><${Stat} name="written" value=${count(topic.in_per_s)} unit="/s"><${Spark} values=${series.in} width=${120} height=${16} /><//><${Stat} name="pushed" value=${count(topic.out_per_s)} unit="/s"><${Spark} values=${series.out} color="--s2" width=${120} height=${16} /><//>
+    <dl class="stats"><${Stat} name="written" value=${count(topic.in_per_s)} unit="/s"><${Spark} values=${history?.in ?? []} width=${120} height=${16} /><//><${Stat} name="read" value=${count(topic.out_per_s)} unit="/s"><${Spark} values=${history?.out ?? []} color="--s2" width=${120} height=${16} /><//>
       <${Stat} name="write to its turn, p99" value=${ms(push?.latency_us ? push.latency_us.p99 / 1000 : null)}>p50 ${ms(push?.latency_us ? push.latency_us.p50 / 1000 : null)} of all topics<//>
-      <${Stat} name="head" value=${grouped(topic.head_seq)}>earliest ${grouped(topic.earliest_seq)} · epoch ${topic.epoch ?? 1}<//><${Stat} name="kept" value=${bytes(topic.bytes)}>${some(topic.count, "record")} · keeps ${keeps(topic.config)}<//></dl>
-    <div class="g31"><div class="col"><${Card} title="Rate" right=${html`<${Legend} rows=${[["--s1", "written", rate(topic.in_per_s)], ["--s2", "pushed", rate(topic.out_per_s)]]} />`}><${Chart} height=${112} t=${series.t} span=${spanOf(range)} unit=${count} series=${[{ name: "written", color: "--s1", values: series.in ?? [], area: true }, { name: "pushed", color: "--s2", values: series.out ?? [] }]} /><//>
+      <${Stat} name="head" value=${grouped(topic.head_seq)}>earliest ${grouped(topic.earliest_seq)}<//><${Stat} name="kept" value=${bytes(topic.bytes)}>${some(topic.count, "record")} · keeps ${keeps(topic.config)}<//></dl>
+    <div class="g31"><div class="col"><${Card} title="Rate" right=${html`<${Legend} rows=${[["--s1", "written", rate(topic.in_per_s)], ["--s2", "read", rate(topic.out_per_s)]]} />`}><${Chart} height=${112} t=${h.t} step=${h.step} span=${spanOf(range)} unit=${count} series=${[{ name: "written", color: "--s1", ...column(h, "in"), area: true }, { name: "read", color: "--s2", ...column(h, "out") }]} /><//>
         <${Tail} name=${name} query=${twin.query ?? {}} written=${topic.in_per_s} choose=${choose} chosen=${Number(seq)} /></div>
       <div class="col">${seq ? html`<${Opened} name=${name} seq=${Number(seq)} record=${record?.$seq === Number(seq) ? record : null} close=${() => setSeq("")} />` : null}
         <${Readers} watchers=${watchers} push=${push} /><${Settings} topic=${topic} partition=${partition} />
         <${Card} title="As a command"><div class="stack"><${Cmd} text=${command("penstock", "topic", "follow", name)} /><${Cmd} text=${command("penstock", "topic", "show", name)} /></div><//></div></div>`;
 }
 
-mount({ page: "topics", crumbs: (twin) => [html`<a href="/topics">Topics</a>`, html`<span>${twin.name}</span>`], ranges: SHORT_RANGES, View });
+mount({ page: "topics", crumbs: (twin) => [html`<a href="/topics">Topics</a>`, html`<span>${twin.name}</span>`], ranges: RANGES, View });
