@@ -52,6 +52,10 @@ class Modules:
         """The value of an expression, as JSON."""
         return json.loads(self._v8.eval(f"JSON.stringify({expression})"))
 
+    def run(self, script: str) -> None:
+        """Run a script in the scope of the modules."""
+        self._v8.eval(script)
+
     def function(self, name: str) -> Callable[..., Any]:
         """A function as one of Python's."""
         return lambda *arguments: self.call(name, *arguments)

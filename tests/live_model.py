@@ -42,14 +42,26 @@ def _apply(sections: dict[str, Any], frame: dict[str, Any]) -> None:
             sections[name].pop(member, None)
     for name, members in frame.get("put", {}).items():
         sections[name].update(members)
-    for name, members in frame.get("front", {}).items():
-        for member, told in members.items():
-            sections[name][member] = told["add"] + sections[name][member][: told["keep"]]
+    for name, members in frame.get("list", {}).items():
+        for member, pieces in members.items():
+            sections[name][member] = _pieced(sections[name][member], pieces)
     for name, members in frame.get("cols", {}).items():
         for member, columns in members.items():
             _set_columns(sections[name][member], columns)
     for name, points in frame.get("push", {}).items():
         _push(sections[name], points)
+
+
+def _pieced(before: list[Any], pieces: list[Any]) -> list[Any]:
+    """A list of items that another one had, by place and length, and of new ones."""
+    found: list[Any] = []
+    for piece in pieces:
+        if isinstance(piece, dict):
+            found += piece["add"]
+        else:
+            first, count = piece
+            found += deepcopy(before[first : first + count])
+    return found
 
 
 def _set_columns(rows: list[dict[str, Any]], columns: dict[str, Any]) -> None:

@@ -40,8 +40,9 @@ def test_a_tiny_run_changes_only_constants_that_the_benchmark_has(name):
         assert type(value) is type(getattr(module, constant)) or isinstance(value, int | float)
 
 
-LONG = ("auto", "delta_scale", "differential", "freshness", "windows")
-"""Even their tiny runs refresh dozens of tables on Spark, or wait for windows to settle."""
+LONG = ("auto", "cluster", "dashboard", "delta_scale", "differential", "freshness", "windows")
+"""Even their tiny runs refresh dozens of tables on Spark, wait for windows, open browsers, or start
+clusters."""
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.story import ADDRESS, Step, Story, commands, is_as_shown, steps
+from tests.integration.cluster.processes import free_port
 from tests.integration.spark.one import ENVIRON
 from tools import markdown
 
@@ -18,6 +19,9 @@ README = ROOT / "README.md"
 HOW_TO = sorted((ROOT / "docs" / "how-to").glob("*.md"))
 CLUSTER = ROOT / "docs" / "how-to" / "cluster.md"
 """Its reader has a cluster and a PostgreSQL: see `test_cluster_page`."""
+REPLICATION = ROOT / "docs" / "how-to" / "replication.md"
+"""Its reader has six ports."""
+PORTS = ("4000", "4010", "4020", "4100", "4110", "4120")
 
 
 @pytest.fixture(scope="module")
@@ -62,11 +66,18 @@ LONG = ("pipelines.md", "spark-topics.md", "tables.md", "up.md")
     [
         pytest.param(page, id=page.name, marks=[pytest.mark.slow] if page.name in LONG else [])
         for page in HOW_TO
-        if page != CLUSTER
+        if page not in (CLUSTER, REPLICATION)
     ],
 )
 def test_a_how_to_can_be_followed(page, tmp_path):
     follow(page, Story(tmp_path, Path(sys.executable).parent, environ=ENVIRON))
+
+
+@pytest.mark.slow
+def test_three_nodes_can_be_started_by_the_page_of_replication(tmp_path):
+    instead = {f":{port}": f":{free_port()}" for port in PORTS}
+    instead |= {f"--port {port}": f"--port {instead[f':{port}'][1:]}" for port in PORTS}
+    follow(REPLICATION, Story(tmp_path, Path(sys.executable).parent, instead))
 
 
 def test_every_how_to_has_something_to_follow():

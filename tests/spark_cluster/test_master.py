@@ -60,7 +60,7 @@ def test_a_master_that_nobody_serves_is_told_at_once(home: Path, lake: Catalog) 
     done = penstock(home, "table", "create", "t", "SELECT id FROM raw", "--wait", *away)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].startswith(
-        "Error: expected a Spark master at spark://127.0.0.1:1, found 127.0.0.1:1: "
+        "Error: no Spark master answers at spark://127.0.0.1:1: 127.0.0.1:1: "
     )
     assert "Traceback" not in done.stderr
 

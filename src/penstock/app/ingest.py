@@ -15,7 +15,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 import uvloop
 
-from penstock.app.process import set_up_logging, tls_context, write_atomically
+from penstock.app.process import (
+    set_up_interpreter,
+    set_up_logging,
+    tls_context,
+    write_atomically,
+)
 from penstock.app.reporting import Reporter, node_name, report_of
 from penstock.client import Client, ClientSettings
 from penstock.config import IngestSettings
@@ -23,10 +28,11 @@ from penstock.flow.meter import Stage
 from penstock.ingest.backlog import Backlog, Downstream
 from penstock.ingest.edge import Edge
 from penstock.ingest.report import HOLDS, ingest_facts, state_of
-from penstock.ingest.status import CONTENT_TYPE, Shown
+from penstock.ingest.status import Shown
 from penstock.ingest.tokens import DeviceTokens, parse_tokens
 from penstock.kernel.errors import Rejected
 from penstock.kernel.system import SystemClock
+from penstock.protocol.metrics import CONTENT_TYPE
 from penstock.protocol.part_answers import PartAnswer, PartCommand, PartReport
 from penstock.server.http import Listener
 from penstock.server.http.message import Exchange
@@ -34,6 +40,7 @@ from penstock.spark.options import SparkOptions
 
 if TYPE_CHECKING:
     from penstock.spark.pipeline.runner import PipelineRunner
+    from penstock.spark.pipeline.upkeep import Upkeep
 
 INGEST: Final = "ingest"
 PLAIN: Final = b"text/plain"
@@ -77,19 +84,20 @@ def run_ingest(
     from penstock.metering.pipeline import metering
     from penstock.spark.lake.object_store import check_store
     from penstock.spark.link import SparkLink, check_installed
-    from penstock.spark.pipeline.runner import PipelineRunner, RunnerOptions
+    from penstock.spark.pipeline.runner import IN_FLIGHT, PipelineRunner, RunnerOptions
     from penstock.spark.pipeline.upkeep import Upkeep
 
     set_up_logging(settings.log)
+    set_up_interpreter()
     check_installed(place.spark)
     check_store(place.spark, place.data_path)
     link = SparkLink(place.spark)
     with open_catalog(place.catalog, place.data_path) as lake:
         key = settings.api_key or None
         pipeline = metering(settings.url, settings.raw_topic, tariffs=place.tariffs, api_key=key)
-        # One batch gathers, one is in the job and one is committed: with the edge's limits, which
-        # take five eighths, large messages stay within the budget where windows cannot shrink.
-        options = RunnerOptions(batch_bytes_max=settings.window_bytes // 8)
+        # Three eighths for batches that are not stored: with the edge's limits, which take five,
+        # large messages stay within the budget where windows cannot shrink.
+        options = RunnerOptions(batch_bytes_max=settings.window_bytes * 3 // 8 // IN_FLIGHT)
         runner = PipelineRunner(
             pipeline, lake, settings.url, link=link, api_key=key, options=options
         )
@@ -98,8 +106,8 @@ def run_ingest(
             runner.check()  # before devices are told that they may send
             runner.warm_up()
             kept_ms = place.snapshots_kept_ms
-            with Upkeep(place.catalog, lake.data_path, tables, kept_ms=kept_ms):
-                uvloop.run(run_whole(settings, runner, say=say, on_look=on_look))
+            with Upkeep(place.catalog, lake.data_path, tables, kept_ms=kept_ms) as upkeep:
+                uvloop.run(run_whole(settings, runner, upkeep, say=say, on_look=on_look))
         finally:
             runner.stop()
             link.close()
@@ -188,13 +196,18 @@ def make_reporter(
 
 
 async def run_whole(
-    settings: IngestSettings, runner: PipelineRunner, *, say: Say, on_look: OnLook | None = None
+    settings: IngestSettings,
+    runner: PipelineRunner,
+    upkeep: Upkeep | None = None,
+    *,
+    say: Say,
+    on_look: OnLook | None = None,
 ) -> None:
     """Run edge and pipeline until a signal, or until the pipeline fails.
 
     SIGUSR1 pauses the store stage, and the next one resumes it.
     """
-    whole = Whole(settings, runner)
+    whole = Whole(settings, runner, upkeep)
     pipeline = PipelineThread(runner)
 
     async def beside() -> None:
@@ -260,7 +273,7 @@ def answer_status(shown: Shown, exchange: Exchange) -> None:
             405, b"only GET is allowed\n", content_type=PLAIN, headers=((b"allow", b"GET"),)
         )
     elif request.path == "/metrics":
-        exchange.reply(200, shown.prometheus().encode(), content_type=CONTENT_TYPE.encode())
+        exchange.reply(200, shown.prometheus(), content_type=CONTENT_TYPE)
     elif request.path in ("/status", "/"):
         exchange.reply(200, msgspec.json.encode(shown.status()) + b"\n")
     else:
@@ -287,8 +300,11 @@ def fetch_status(url: str) -> dict[str, Any]:
 class Whole:
     """Edge and pipeline combined: their status, and how much may be queued between them."""
 
-    def __init__(self, settings: IngestSettings, runner: PipelineRunner) -> None:
+    def __init__(
+        self, settings: IngestSettings, runner: PipelineRunner, upkeep: Upkeep | None = None
+    ) -> None:
         self.runner = runner
+        self._upkeep = upkeep
         self._backlog = Backlog(settings.backlog_ms)
         self.edge: Edge = make_edge(settings, stages=runner.stages, downstream=self)
 
@@ -304,6 +320,10 @@ class Whole:
         slots = sum(stage.window for stage in self.runner.stages)
         return self._backlog.room(self.behind, slots)
 
+    def refused(self) -> None:
+        """Called while messages wait at the edge: what takes them out of the topic is the limit."""
+        self.runner.job_stages.refused()
+
     def measure(self, now_ms: int) -> None:
         """Called every 100 ms: measures how fast the topic drains."""
         self._backlog.measure(self.behind, self.runner.stored_seq, now_ms)
@@ -315,6 +335,7 @@ class Whole:
             "stored_seq": runner.stored_seq, "behind": self.behind,
             "drain_per_s": round(self._backlog.drain_per_s), "trouble": runner.trouble,
             "tariffs": None if basis is None else basis._asdict(), "held": runner.is_held,
+            "upkeep": None if self._upkeep is None else self._upkeep.trouble,
         }  # fmt: skip
         return {**self.edge.status(), "pipeline": pipeline}
 
@@ -335,14 +356,9 @@ class Whole:
         text = f"{HOLDS} is held" if held else f"{HOLDS} goes on"
         return PartAnswer(id=command.id, done=True, held=runner.is_held, text=text)
 
-    def prometheus(self) -> str:
+    def prometheus(self) -> bytes:
         """The same as Prometheus text."""
-        return (
-            self.edge.prometheus()
-            + "# HELP ingest_behind Messages in the topic that are not in the lake.\n"
-            + "# TYPE ingest_behind gauge\n"
-            + f"ingest_behind {self.behind}\n"
-        )
+        return self.edge.numbers(self.behind).prometheus()
 
 
 class PipelineThread:

@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import ssl
+import sys
 from pathlib import Path
+from typing import Final
 
 from penstock.kernel.errors import Rejected
+
+SWITCH_S: Final = 0.0002
+"""The thread switch interval: short, so that the loop's threads do not wait for the loop."""
+COLLECT_AFTER: Final = (20_000, 20, 20)
+"""Thresholds of the garbage collector. Neither connections nor records nor messages leave reference
+cycles: at Python's default thresholds, looking for them took a fortieth of the time of batched
+writes."""
+
+
+def set_up_interpreter() -> None:
+    """Have threads take turns quickly, and look for reference cycles rarely."""
+    sys.setswitchinterval(SWITCH_S)
+    gc.set_threshold(*COLLECT_AFTER)
 
 
 def set_up_logging(level: str) -> None:

@@ -9,11 +9,9 @@ import os
 import resource
 import secrets
 import signal
-import sys
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -21,8 +19,22 @@ from typing import TYPE_CHECKING, Any, Final
 import uvloop
 
 import penstock
-from penstock.app.process import set_up_logging, tls_context, write_atomically
-from penstock.config import DEFAULT_CATALOG, Settings
+from penstock.app.cluster import (
+    ServedCluster,
+    check_body_bytes,
+    check_is_member,
+    node_options,
+    read_cluster_file,
+)
+from penstock.app.process import (
+    set_up_interpreter,
+    set_up_logging,
+    tls_context,
+    write_atomically,
+)
+from penstock.cluster.node import group_options
+from penstock.cluster.roster import ClusterFile
+from penstock.config import DEFAULT_CATALOG, WILDCARDS, ClusterSettings, Settings
 from penstock.kernel.clock import Clock
 from penstock.kernel.errors import Corrupt, Rejected
 from penstock.kernel.system import SystemClock
@@ -30,7 +42,9 @@ from penstock.kernel.units import MIB
 from penstock.log.journal import partitions_of
 from penstock.log.store import LogStore
 from penstock.log.stores import open_store
+from penstock.protocol.errors import MemberLost
 from penstock.protocol.routes import is_write
+from penstock.raft.members import Named
 from penstock.server.api.app import TopicApplication
 from penstock.server.api.auth import CapLimits, Caps, KeyRing, parse_keys
 from penstock.server.api.call import Context
@@ -54,14 +68,6 @@ if TYPE_CHECKING:
     from penstock.app.tables import Warehouse
 
 SHARDS_MAX: Final = 8
-SWITCH_S: Final = 0.0002
-"""The thread switch interval: short, so that the log's answers do not wait for the loop."""
-
-COLLECT_AFTER: Final = (20_000, 20, 20)
-"""Thresholds of the garbage collector. Neither connections nor stored records leave reference
-cycles: at Python's default thresholds, looking for them took a fortieth of the time of batched
-writes."""
-
 HOT_BYTES_MAX: Final = 256 * MIB
 """The default memory for records, if the machine has four times as much."""
 
@@ -72,9 +78,6 @@ CGROUP_LIMITS: Final = (
 
 SLOW_S: Final = 1.0
 """How long a start or a stop may take before the terminal shows a message."""
-
-_WILDCARDS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
-"""Addresses that stand for all interfaces, and a local address for each."""
 
 BOOT_BYTES: Final = 8
 """Random bytes that tell one start of the server from another."""
@@ -89,18 +92,22 @@ Say = Callable[[str], None]
 OnProgress = Callable[[float], None]
 
 
-def serve(settings: Settings, *, say: Say, on_progress: OnProgress | None = None) -> None:
+def serve(
+    settings: Settings,
+    *,
+    say: Say,
+    on_progress: OnProgress | None = None,
+    cluster: ClusterSettings | None = None,
+) -> None:
     """Run the server until SIGINT or SIGTERM; a second signal ends it at once.
 
     `say` gets the lines for a person at the terminal; `on_progress` how much of the log has been
     replayed, 0 to 1.
     """
-    settings = with_warehouse(settings)
-    server = Server(settings)
+    server = Server(settings, cluster=cluster)
     set_up_logging(settings.log)
-    sys.setswitchinterval(SWITCH_S)
+    set_up_interpreter()
     _take_descriptors()
-    gc.set_threshold(*COLLECT_AFTER)
     uvloop.run(_run(server, say, on_progress))
 
 
@@ -149,8 +156,16 @@ def _take_signal(server: Server, stop: asyncio.Event) -> None:
 class Server:
     """One topic server on a running loop: `listen`, `open`, and finally `close`."""
 
-    def __init__(self, settings: Settings, *, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        clock: Clock | None = None,
+        cluster: ClusterSettings | None = None,
+    ) -> None:
         self.settings = settings
+        self.cluster: ServedCluster | None = None
+        self._cluster_settings = cluster or ClusterSettings()
         self.clock: Clock = clock or SystemClock()
         self.keys: KeyRing | None = parse_keys(settings.api_keys)
         self._auth = Authenticator(self.keys, self.clock)
@@ -192,17 +207,44 @@ class Server:
 
     async def open(self, on_progress: OnProgress | None = None) -> None:
         """Lock the log, write the port file, replay the log, then serve."""
-        settings = self.settings
-        loop = asyncio.get_running_loop()
         # Only once the log is locked: the port file may belong to a running server that holds it.
-        tell = partial(_tell_port, settings.port_file, *self.address)
+        tell = partial(_tell_port, self.settings.port_file, *self.address)
+        try:
+            file = self._cluster_file()
+        except Corrupt as error:  # others go on without it, and it says why and what to do
+            _LOGGER.error("this node serves nothing and does not vote: %s", error.message)
+            self._gate.refusal = MemberLost(error.message)
+            tell()
+            return
+        engine = self.engine = await self._open_log(file, tell)
+        if file is not None:
+            await self._join(file, engine)
+        context = self._context(engine)
+        context.live = Hub(Twins(context, self._identity()))
+        self.application = TopicApplication(context)
+        context.started_ms = self._gate.started_ms
+        self._gate.application = self.application
+        await self._replay(engine, on_progress)
+        await context.events.open()
+        self.application.open()
+        self._listener.use(self.application)
+        if self.cluster is not None:
+            self.cluster.application = self.application
+
+    async def _open_log(self, file: ClusterFile | None, tell: Callable[[], None]) -> Engine:
+        """Lock and open the log; the engine on it has not replayed it yet."""
+        settings, loop = self.settings, asyncio.get_running_loop()
         with telling_of_salvage(settings):
             self._store = await loop.run_in_executor(None, _open_store, settings, tell)
         if settings.store != "segment":
             tell()
-        options = _engine_options(settings, self._store)
-        engine = self.engine = Engine(self._store, options, clock=self.clock)
-        context = Context(
+        options = _engine_options(settings, self._store, file)
+        return Engine(self._store, options, clock=self.clock)
+
+    def _context(self, engine: Engine) -> Context:
+        """What all handlers share."""
+        settings = self.settings
+        return Context(
             engine,
             self.clock,
             Caps(
@@ -220,18 +262,18 @@ class Server:
             settings.heartbeat_ms_min,
             settings.max_watch_topics,
             settings.backup_dir,
-            self._open_tables(),
+            self._find_tables,
             hiding(settings),
             site=read_dashboard(),
             is_tls=settings.tls_cert is not None,
+            cluster=self.cluster,
         )
-        context.live = Hub(Twins(context, self._identity()))
-        self.application = TopicApplication(context)
-        context.started_ms = self._gate.started_ms
-        self._gate.application = self.application
+
+    async def _replay(self, engine: Engine, on_progress: OnProgress | None) -> None:
+        """Replay the log, and keep what that made out of garbage collections."""
         shown = asyncio.ensure_future(_show_progress(engine, on_progress)) if on_progress else None
         try:
-            with telling_of_salvage(settings):
+            with telling_of_salvage(self.settings):
                 await engine.open()
         finally:
             if shown is not None:
@@ -241,9 +283,39 @@ class Server:
         # The replayed objects are permanent: exclude them from garbage collections.
         gc.collect()
         gc.freeze()
-        await context.events.open()
-        self.application.open()
-        self._listener.use(self.application)
+
+    def _cluster_file(self) -> ClusterFile | None:
+        """Which member of a cluster this node is; None if it is alone."""
+        directory, wanted = self.settings.data_dir, self._cluster_settings.peer_listen
+        file = None if self.settings.store == "memory" else read_cluster_file(directory)
+        if file is None and wanted:
+            raise Rejected(
+                f"{directory} is of no cluster: make it one with `penstock cluster init`, or have "
+                "it taken in by one with `penstock cluster add` or, in the place of a member whose "
+                "directory is lost, `penstock cluster replace`"
+            )
+        if file is not None and not wanted:
+            raise Rejected(
+                f"{directory} is {file.member.name} of a cluster: say where its peers reach it "
+                f"with --peer-listen, such as --peer-listen {file.member.address}"
+            )
+        if file is not None:
+            check_is_member(directory, file)
+            check_body_bytes(self.settings.max_body_bytes)
+            _check_address(file.member, self._cluster_settings.advertise)
+        return file
+
+    async def _join(self, file: ClusterFile, engine: Engine) -> None:
+        """Take part in the cluster."""
+        settings = self._cluster_settings
+        host, port = self.address
+        if self.settings.host in WILDCARDS:  # clients reach it where its peers do
+            host = file.member.address.rpartition(":")[0].strip("[]")
+        url = _url(self.settings, host, port)
+        options = node_options(settings, self.settings.data_dir, url)
+        self.cluster = ServedCluster(file, options, clock=self.clock)
+        self.cluster.node.bind(engine)
+        await self.cluster.node.start(*settings.listens_on)
 
     def _identity(self) -> Identity:
         """What the dashboard says of this server."""
@@ -255,15 +327,17 @@ class Server:
             self.clock.now_ms(),
         )
 
-    def _open_tables(self) -> TablesDesk | None:
-        """The warehouse, if there is one; it is opened on first use."""
+    def _find_tables(self) -> TablesDesk | None:
+        """The warehouse, once there is one: it may be made while the server runs.
+
+        It is opened on first use.
+        """
         settings = self.settings
-        if not settings.catalog:
-            return None
-        host, port = self.address
-        url = own_url(settings, host, port)
-        place = WarehousePlace(settings.catalog, settings.data_path or None, url)
-        self.tables = TablesDesk(place, partial(_open_warehouse, place))
+        if self.tables is None and (catalog := catalog_of(settings)):
+            host, port = self.address
+            url = own_url(settings, host, port)
+            place = WarehousePlace(catalog, settings.data_path or None, url)
+            self.tables = TablesDesk(place, partial(_open_warehouse, place))
         return self.tables
 
     async def close(self, on_slow: Callable[[], None] = lambda: None) -> None:
@@ -279,8 +353,12 @@ class Server:
             slow.cancel()
         if self.tables is not None:
             await loop.run_in_executor(None, self.tables.close)
+        if self.cluster is not None:
+            self.cluster.application = None
         if self.engine is not None:
             await self.engine.close()
+        if self.cluster is not None:
+            await self.cluster.node.stop()
         await self._listener.abort()
         if self._store is not None:
             self._store.close()
@@ -313,12 +391,14 @@ class Server:
             _LOGGER.warning("some connections were still busy after %g s", span_s)
 
 
-def with_warehouse(settings: Settings) -> Settings:
-    """The settings with the catalog of the warehouse that is beside the data, if none is named."""
-    beside = settings.data_dir.absolute().parent / WAREHOUSE_FILE
-    if settings.catalog or not beside.is_file():
-        return settings
-    return replace(settings, catalog=f"sqlite:{beside}")
+def catalog_of(settings: Settings) -> str:
+    """The catalog that is named, or that of the warehouse beside the data; empty if neither."""
+    beside = _beside(settings)
+    return settings.catalog or (f"sqlite:{beside}" if beside.is_file() else "")
+
+
+def _beside(settings: Settings) -> Path:
+    return settings.data_dir.absolute().parent / WAREHOUSE_FILE
 
 
 def origins_of(settings: Settings) -> Origins:
@@ -328,7 +408,7 @@ def origins_of(settings: Settings) -> Origins:
     """
     hosts: list[str] | None = None
     if not settings.has_keys:
-        listens_on = [] if settings.host in _WILDCARDS else [settings.host.partition("%")[0]]
+        listens_on = [] if settings.host in WILDCARDS else [settings.host.partition("%")[0]]
         hosts = [*settings.allowed_hosts, *listens_on]
     return Origins(
         allowed_origins=settings.allowed_origins,
@@ -339,7 +419,8 @@ def origins_of(settings: Settings) -> Origins:
 
 def hiding(settings: Settings) -> Hiding:
     """Hides this server's paths in error texts."""
-    lake = settings.catalog.partition(":")[2] if settings.catalog.startswith("sqlite:") else ""
+    kind, _, name = settings.catalog.partition(":")
+    lake = {"": str(_beside(settings)), "sqlite": name}.get(kind, "")
     places: dict[str, list[Path | str | None]] = {
         "the data directory": [settings.data_dir],
         "the cold directory": [settings.cold_dir],
@@ -361,7 +442,7 @@ def hiding(settings: Settings) -> Hiding:
 
 def own_url(settings: Settings, host: str, port: int) -> str:
     """The server's address for clients on its own machine."""
-    near = _WILDCARDS.get(host, host)
+    near = WILDCARDS.get(host, host)
     return _url(settings, near, port)
 
 
@@ -373,15 +454,24 @@ def _url(settings: Settings, host: str, port: int) -> str:
 def describe(settings: Settings, host: str, port: int, keys: KeyRing | None) -> str:
     """The line that says where the server and its data are, and whether it has keys."""
     where = "in memory only" if settings.store == "memory" else f"in {settings.data_dir}"
-    auth = "off: everybody may do everything" if keys is None else f"on: {len(keys)} keys"
+    auth = "off: every client may do everything" if keys is None else f"on: {len(keys)} keys"
     line = (
         f"penstock {penstock.__version__} listens on {_url(settings, host, port)} · "
         f"data {where} ({settings.store}) · auth {auth} · "
         f"dashboard {own_url(settings, host, port)}/"
     )
-    if keys is None and settings.host in _WILDCARDS and not settings.allowed_hosts:
+    if keys is None and settings.host in WILDCARDS and not settings.allowed_hosts:
         line += " · answers to localhost only: --allowed-host adds the names that clients use"
     return line
+
+
+def _check_address(member: Named, advertised: str) -> None:
+    """Refuse an address that is not the one by which the other nodes know this one."""
+    if advertised not in ("", member.address):
+        raise Rejected(
+            f"{member.name} is at {member.address} for its cluster, not at {advertised}: leave "
+            "--advertise out, or move it with `penstock cluster replace`"
+        )
 
 
 def new_wid() -> str:
@@ -411,9 +501,10 @@ def _tell_port(path: Path | None, host: str, port: int) -> None:
         raise Rejected(f"cannot write the port file {path}: {error}") from error
 
 
-def _engine_options(settings: Settings, store: LogStore) -> EngineOptions:
-    made_with = partitions_of(store)
+def _engine_options(settings: Settings, store: LogStore, file: ClusterFile | None) -> EngineOptions:
+    made_with = partitions_of(store) or (file.partitions if file is not None else 0)
     return EngineOptions(
+        group=group_options(file) if file is not None else None,
         partitions=settings.wal_shards or made_with or min(os.cpu_count() or 1, SHARDS_MAX),
         limits=settings.topic_limits(),
         disk_sync_ms=settings.disk_sync_ms,

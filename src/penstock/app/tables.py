@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections import deque
 from collections.abc import Callable, Mapping
 from itertools import count
 from typing import Any, Final, Self
@@ -13,7 +14,7 @@ from penstock.config import TablesSettings
 from penstock.kernel.clock import Clock
 from penstock.kernel.system import SystemClock
 from penstock.lake.database import open_database
-from penstock.protocol.part_answers import PartReport
+from penstock.protocol.part_answers import LostWorker, PartReport
 from penstock.tables import warehouse
 from penstock.tables.coordinator.loop import CoordinatorLoop
 from penstock.tables.engine import Factory
@@ -23,6 +24,8 @@ SPARK: Final = "penstock.spark.refresh:make"
 """The default engine. A name, because each worker creates its own engine."""
 TOPICS: Final = "penstock.client.heads:make"
 """Provides the heads of topics."""
+LOST_KEPT: Final = 8
+"""How many workers that died are reported."""
 
 
 class Warehouse(warehouse.Warehouse):
@@ -91,16 +94,25 @@ class TablesLook:
         self._since_ms = self._clock.now_ms()
         self._places: dict[str, int] = {}
         self._began_ms: dict[str, int] = {}
+        self._works_on: dict[str, str | None] = {}
+        """The workers, and the unit that each had as of the last report."""
+        self._lost: deque[LostWorker] = deque(maxlen=LOST_KEPT)
 
     def __call__(self, _missed: bool) -> dict[str, PartReport]:
         """The reports now."""
         view, trouble = self._loop.view(), self._loop.trouble
         workers = [] if view is None else list(view["workers"])
+        running = {} if view is None else {job["job_id"]: job for job in view["running"]}
+        if view is None:
+            self._works_on = {}  # whose workers they were, ends them
+        else:
+            self._miss(workers, running)
         self._give_places([str(each["worker"]) for each in workers])
-        facts = {} if view is None else {"pool": view["pool"], "unfit": view["unfit"]}
+        facts: dict[str, Any] = {"lost": list(self._lost)}
+        if view is not None:
+            facts |= {"pool": view["pool"], "unfit": view["unfit"]}
         state, text = _words(view, trouble)
         found = {f"tables.{self._node}": self._report(state, text, facts)}
-        running = {} if view is None else {job["job_id"]: job for job in view["running"]}
         for each in workers:
             name, job = str(each["worker"]), running.get(each["job_id"])
             part = f"worker.{self._node}-{self._places[name]}"
@@ -113,6 +125,17 @@ class TablesLook:
 
     def _report(self, state: str, text: str, facts: Mapping[str, Any]) -> PartReport:
         return report_of(self._clock, self._since_ms, state=state, text=text, facts=facts)
+
+    def _miss(self, workers: list[Mapping[str, Any]], running: Mapping[int, Any]) -> None:
+        """Note the workers that are gone while their coordinator goes on: they died."""
+        working = {str(each["worker"]): running.get(each["job_id"]) for each in workers}
+        for name in self._works_on.keys() - working.keys():
+            part = f"worker.{self._node}-{self._places[name]}"
+            unit = self._works_on[name]
+            self._lost.append(
+                LostWorker(part=part, pid=pid_of(name), unit=unit, at=self._clock.now_ms())
+            )
+        self._works_on = {name: job and job["unit_key"] for name, job in working.items()}
 
     def _give_places(self, names: list[str]) -> None:
         """A number for each worker; one that replaces another gets its number.

@@ -21,6 +21,7 @@ COMMANDS: Final = {
     "up": ("up", "Run server, ingest and tables on this machine until Ctrl-C."),
     "serve": ("serve", "Serve topics over HTTP until Ctrl-C."),
     "status": ("status", "Say how things stand in one sentence, with what waits and why."),
+    "doctor": ("doctor", "Check a server and all nodes of its cluster, and say what is wrong."),
     "top": ("status", "Show how things stand, once a second until Ctrl-C."),
     "events": ("events", "Show the last things that happened to a running server."),
     "topic": ("topic", "Write, read and follow topics of a running server."),
@@ -36,6 +37,10 @@ COMMANDS: Final = {
     ),
     "table": ("table", "Define stream tables, look at them, have them refreshed."),
     "query": ("table", "Print the rows of a table, or of a SELECT over tables of the lake."),
+    "cluster": (
+        "cluster",
+        "Make a data directory a cluster, add and remove nodes, see how they stand.",
+    ),
     "backup": ("data_dir", "Copy a data directory to DEST, which must be empty or not there yet."),
     "restore": ("data_dir", "Make a data directory of the backup in SOURCE."),
     "inspect": (

@@ -222,7 +222,7 @@ def _document(text: str | None) -> Any:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         shown = raw[:60].decode(errors="backslashreplace")
         raise click.BadParameter(
-            f"expected JSON, found {shown!r}: {error} (text needs quotes: '\"text\"')"
+            f"{shown!r} is not JSON: {error} (text needs quotes: '\"text\"')"
         ) from error
 
 

@@ -272,5 +272,7 @@ def line_of(found: dict[str, Any]) -> str:
             facts.append("priced with {space} at seq {seq:,}".format(**pipeline["tariffs"]))
         if pipeline["trouble"]:
             facts.append(f"trouble: {pipeline['trouble']}")
+        if pipeline.get("upkeep"):
+            facts.append(f"trouble: {pipeline['upkeep']}")
     facts.append(f"bottleneck: {held}" if held else "all stages keep up")
     return " · ".join(facts)

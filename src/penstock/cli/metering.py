@@ -67,7 +67,7 @@ def load(
 
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
-        raise click.UsageError(f"expected HOST:PORT, found {address!r}")
+        raise click.UsageError(f"{address!r} is not HOST:PORT")
 
     async def run() -> LoadState:
         target = Target(

@@ -108,7 +108,8 @@ def url(text: str) -> str:
 
 URL: Final = SharedOption("--url", {
     "type": url, "default": DEFAULT_URL, "show_default": True, "envvar": "PENSTOCK_URL",
-    "show_envvar": True, "help": "Where the server is.",
+    "show_envvar": True,
+    "help": "Where the server is; several nodes of a cluster are joined by commas.",
 })  # fmt: skip
 API_KEY: Final = SharedOption("--api-key", {
     "envvar": ["PENSTOCK_API_KEY"], "show_envvar": True,
@@ -170,22 +171,25 @@ def lake_options() -> tuple[SharedOption, ...]:
 # Settings
 
 
-def setting_flags(table: str, *names: str) -> Callable[[F], F]:
-    """A flag for each of these settings of a table, with its type, its text and its default."""
+def setting_flags(table: str, *names: str, prefix: str = "") -> Callable[[F], F]:
+    """A flag for each of these settings of a table, with its type, its text and its default.
+
+    `prefix` is that of the flags, where the names alone could be another table's.
+    """
     from penstock.config import described
 
     found = described(table)
 
     def decorate(function: F) -> F:
         for name in reversed(names):
-            function = _flag(found[name])(function)
+            function = _flag(found[name], prefix)(function)
         return function
 
     return decorate
 
 
-def _flag(setting: Described) -> Callable[[F], F]:
-    flag = f"--{setting.name.replace('_', '-')}"
+def _flag(setting: Described, prefix: str) -> Callable[[F], F]:
+    flag = f"--{prefix}{setting.name.replace('_', '-')}"
     default = f" [default: {setting.default}]" if setting.default else ""
     text = f"{setting.doc}{default}"
     if setting.kind == "bool":

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from penstock.cli.options import config_option, setting_flags, usage
-from penstock.config import FILE_TABLE, load
+from penstock.config import CLUSTER_TABLE, FILE_TABLE, load, load_cluster
+
+PEERS: Final = ("peer_listen", "advertise", "leaders")
+TRUST: Final = ("tls_cert", "tls_key", "tls_ca", "secret_file")
+"""Settings of the cluster: those whose flags have their names, and those that say `--cluster-`."""
 
 
 @click.command()
@@ -18,6 +22,8 @@ from penstock.config import FILE_TABLE, load
     "disk_sync_ms", "tls_cert", "tls_key", "allow_insecure_no_auth", "allowed_origins",
     "allowed_hosts", "log",
 )  # fmt: skip
+@setting_flags(CLUSTER_TABLE, *PEERS)
+@setting_flags(CLUSTER_TABLE, *TRUST, prefix="cluster-")
 @config_option
 def serve(config: Path | None, **flags: Any) -> None:
     """Serve topics over HTTP until Ctrl-C.
@@ -31,7 +37,10 @@ def serve(config: Path | None, **flags: Any) -> None:
     from penstock.server.api.auth import parse_keys
     from penstock.server.http.origins import Origins
 
+    given = {name: flags.pop(name) for name in PEERS}
+    given |= {name: flags.pop(f"cluster_{name}") for name in TRUST}
     with usage():
+        cluster = load_cluster(file=config, flags=given)
         settings = load(file=config, flags={key: each for key, each in flags.items() if each != ()})
         parse_keys(settings.api_keys)
         Origins(allowed_origins=settings.allowed_origins, allowed_hosts=settings.allowed_hosts)
@@ -41,7 +50,8 @@ def serve(config: Path | None, **flags: Any) -> None:
             check_layout(settings.data_dir)
     if settings.catalog:
         _tell_of_new(settings.catalog)
-    run(settings, say=_say, on_progress=_show if sys.stderr.isatty() else None)
+    shown = _show if sys.stderr.isatty() else None
+    run(settings, say=_say, on_progress=shown, cluster=cluster)
 
 
 def _tell_of_new(catalog: str) -> None:

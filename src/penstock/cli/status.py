@@ -123,7 +123,13 @@ def picture(found: Standing) -> RenderableType:
     told = found.verdict
     shown: list[RenderableType] = [
         Text(told.sentence, f"bold {STYLES.get(told.level, '')}"),
-        Text(visible(told.line)),
+    ]
+    if told.line:
+        shown.append(Text(visible(told.line)))
+    shown += [  # the line above has room for a few facts: a damaged file is always named
+        Text(visible(fact.text))
+        for fact in told.facts
+        if fact.failed is not None and fact.text not in told.line
     ]
     if found.parts:
         shown += [Text(), _parts(found.parts)]

@@ -193,6 +193,21 @@ def explain(warehouse: Warehouse, output: TableOutput, name: str | None, sql: st
 
 
 @table.command()
+@click.argument("name")
+@command()
+def verify(warehouse: Warehouse, output: TableOutput, name: str) -> None:
+    """Run a table's query on what its contents were made from, and compare all rows.
+
+    The exit code is 1 if some differ.
+    """
+    with spark_said():
+        found = warehouse.verify(name)
+    output.verified(found)
+    if not found.is_same:
+        sys.exit(1)
+
+
+@table.command()
 @click.argument("name", required=False)
 @click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True)
 @command()

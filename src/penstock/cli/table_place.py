@@ -79,7 +79,7 @@ def _runner_options(place: dict[str, Any]) -> dict[str, Any]:
     except ValueError as error:
         raise Rejected(f"--runner-options is not JSON: {error}") from error
     if not isinstance(options, dict):
-        raise Rejected(f"--runner-options: expected a JSON object, found {options!r}")
+        raise Rejected(f"--runner-options must be a JSON object, not {options!r}")
     if place["runner"] != tables_app.SPARK:
         return options | named(place["spark"])
     settings = load_spark(file=place["config"], place=place["spark"])

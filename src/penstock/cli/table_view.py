@@ -41,6 +41,7 @@ from penstock.tables.status import (
     source_facts,
     status_facts,
 )
+from penstock.tables.verify import Verified
 from penstock.tables.warehouse import Warehouse
 
 STATUS_STYLES: Final = {
@@ -154,23 +155,33 @@ class TableOutput(Output):
             return
         plan, said = facts["plan"], facts["differential"]
         rows = {"differential": "possible" if plan else f"not possible: {said['text']}"}
-        last = facts.get("last_refresh")
-        if last is not None:
-            rows["last refresh"] = _last_refresh(last)
-            if last["reason_text"]:
-                rows["because"] = last["reason_text"]
-            if last["choice"] is not None:
-                rows["chosen"] = _chosen(last["choice"])
-        coming = facts.get("next_refresh")
-        if coming is not None:
-            rows["next refresh"] = _next_refresh(coming)
-            for name, read in coming["inputs"].items():
-                rows[f"reads {name}"] = _read(read)
+        rows |= _refreshes(facts)
+        if plan is not None and (plan["state"] or plan["stages"]):
+            rows["can keep"] = _kept(plan)
+        for name, count in facts.get("state_tables", {}).items():
+            rows[f"keeps {name}"] = f"{count:,} groups"
         if plan is not None and plan["breaks_ties"]:
             rows["ties"] = "broken by all other columns"
         self.facts(rows)
         if plan is not None:
             self.console.print(Text(f"\n{plan['text']}\n\n{pretty_sql(plan['delta_sql'])}"))
+
+    def verified(self, found: Verified) -> None:
+        """Whether a table is its query, and rows that differ."""
+        if self.plain:
+            self.json(found.facts())
+            return
+        if found.is_same:
+            self.say(f"{found.table} is what its query gives")
+            return
+        least = "at least " if found.more else ""
+        self.say(
+            f"{found.table} is not what its query gives: {least}{found.missing:,} rows are "
+            f"missing, {found.surplus:,} should not be there"
+        )
+        for word, rows in (("missing", found.missing_rows), ("surplus", found.surplus_rows)):
+            for row in rows:
+                self.say(f"  {word}: {dict(zip(found.columns, row, strict=True))}")
 
     def status(self, warehouse: Warehouse, *, watch: bool) -> None:
         """Every table; with `watch` repeatedly until Ctrl-C."""
@@ -406,6 +417,30 @@ def _fresh(row: TableHealth, now_ms: int) -> Text:
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+def _refreshes(facts: Mapping[str, Any]) -> dict[str, str]:
+    """The last refresh of a table and the next one: the mode, why, and what is read."""
+    rows, last = {}, facts.get("last_refresh")
+    if last is not None:
+        rows["last refresh"] = _last_refresh(last)
+        if last["reason_text"]:
+            rows["because"] = last["reason_text"]
+        if last["choice"] is not None:
+            rows["chosen"] = _chosen(last["choice"])
+    coming = facts.get("next_refresh")
+    if coming is not None:
+        rows["next refresh"] = _next_refresh(coming)
+        rows |= {f"reads {name}": _read(read) for name, read in coming["inputs"].items()}
+    return rows
+
+
+def _kept(plan: Mapping[str, Any]) -> str:
+    """The aggregates of a query that are kept where their types allow it."""
+    kept = [*plan["stages"], *([plan["state"]] if plan["state"] else [])]
+    return "; ".join(
+        f"{', '.join(each['kept'])} by {', '.join(each['keys']) or 'nothing'}" for each in kept
+    )
 
 
 def _last_refresh(last: Mapping[str, Any]) -> str:

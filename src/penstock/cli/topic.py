@@ -108,7 +108,7 @@ def create(client: Client, name: str, as_json: bool, **options: Any) -> None:
 @click.argument("name", metavar="TOPIC")
 @click.argument("values", metavar="[JSON]...", nargs=-1)
 @click.option("--tag", help="A tag for every record.")
-@click.option("--node", help="Who writes; readers that name the same node do not get the records.")
+@click.option("--node", help="The writer's name; readers of that name do not get the records.")
 @click.option("--key", help="An idempotency key: the same write again lands once.")
 @json_flag
 @command
@@ -256,7 +256,7 @@ def follow(
 @json_flag
 @command
 def list_(client: Client, prefix: str, sort: str, kind: str | None, as_json: bool) -> None:
-    """List topics: what flows in and out of them, who watches, what they hold."""
+    """List topics: what flows in and out of them, their watchers, what they hold."""
     order = None if sort == "name" else sort
     TopicOutput(as_json).topics(client.list_topics(prefix, sort=order, type=kind))
 

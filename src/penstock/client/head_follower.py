@@ -1,7 +1,7 @@
 """Learns from topic servers that topics have moved, by requests that wait for the next record.
 
 One thread with an event loop has one such request open for each topic. It only says that something
-moved: who wants to know where to asks for the heads. So a server that cannot be reached, or a topic
+moved: to learn where to, ask for the heads. So a server that cannot be reached, or a topic
 that does not exist yet, costs nothing but the time until the next regular look.
 """
 

@@ -5,6 +5,8 @@
 Address(host='penstock.example', port=8443, tls=True, path='/base')
 >>> "secret" in repr(settings)
 False
+>>> [each.url for each in ClientSettings("a:4000, b:4000").servers]
+['http://a:4000', 'http://b:4000']
 
 A contended write is retried along a back-off; values out of range are clamped:
 
@@ -18,7 +20,7 @@ CommitBackpressure(base_ms=50, cap_ms=50, jitter=1.0, window_ms=0.0)
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
@@ -52,7 +54,11 @@ class ClientSettings:
     """The settings of a client. Every wait and every buffer has its limit here."""
 
     url: str = DEFAULT_URL
-    """Where the server is; `host:port` alone is taken as http."""
+    """Where the server is; `host:port` alone is taken as http.
+
+    For a cluster several of its nodes, joined by commas: the client moves on to the next one when
+    one cannot be reached, does not answer, or has no leader in reach.
+    """
     api_key: str | None = field(default=None, repr=False)
     """The API key, if the server requires one."""
     connect_timeout_s: float = 5.0
@@ -83,8 +89,9 @@ class ClientSettings:
     """Certificates to trust with https, instead of the system's."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "url", whole_url(self.url))
-        _ = self.address
+        object.__setattr__(self, "url", _whole_urls(self.url))
+        for each in self.servers:
+            _ = each.address
         for name in ("connect_timeout_s", "read_timeout_s", "timeout_s"):
             if not getattr(self, name) > 0:
                 raise Rejected(f"{name} must be above 0, not {getattr(self, name)}")
@@ -96,8 +103,18 @@ class ClientSettings:
             raise Rejected("the API key must consist of printable ASCII characters")
 
     @property
+    def servers(self) -> tuple[ClientSettings, ...]:
+        """These settings for each of the URLs alone."""
+        given: object = self.url  # any value from the program
+        if not isinstance(given, str) or "," not in given:
+            return (self,)
+        return tuple(replace(self, url=url) for url in self.url.split(","))
+
+    @property
     def address(self) -> Address:
-        """Where the URL points to."""
+        """Where the URL points to; of several, the first."""
+        if len(self.servers) > 1:
+            return self.servers[0].address
         given: object = self.url  # any value from the program: a port alone is not a URL
         parts = urlsplit(given if isinstance(given, str) else "")
         if parts.scheme not in ("http", "https") or not parts.hostname or not _plain(self.url):
@@ -114,7 +131,14 @@ class ClientSettings:
     @property
     def is_local(self) -> bool:
         """Whether the server is on this machine, where compression costs more than it saves."""
-        return self.address.host in _LOOPBACK
+        return all(each.address.host in _LOOPBACK for each in self.servers)
+
+
+def _whole_urls(url: str) -> str:
+    given: object = url  # any value from the program
+    if not isinstance(given, str) or "," not in given:
+        return whole_url(url)
+    return ",".join(whole_url(each.strip()) for each in url.split(",") if each.strip())
 
 
 def whole_url(url: str) -> str:

@@ -48,7 +48,7 @@ def queue(name: str) -> ApiCall[QueueState]:
 
 
 def topic_watchers(topic: str, *, limit: int | None = None) -> ApiCall[TopicWatchers]:
-    """Who reads a topic, and how far each has come."""
+    """The readers of a topic, and how far each has come."""
     target = f"/v0/topics/{quoted(topic)}/watchers{query_text(limit=limit)}"
     return ApiCall(HttpRequest("GET", target), reads(TopicWatchers))
 

@@ -1,6 +1,7 @@
 """What Penstock can be told: `settings` are the types, `loading` reads flags, environment, file."""
 
 from penstock.config.loading import (
+    CLUSTER_TABLE,
     FILE_NAME,
     FILE_TABLE,
     INGEST_TABLE,
@@ -10,6 +11,7 @@ from penstock.config.loading import (
     child_environ,
     described,
     load,
+    load_cluster,
     load_ingest,
     load_spark,
     load_tables,
@@ -17,6 +19,8 @@ from penstock.config.loading import (
 )
 from penstock.config.settings import (
     DEFAULT_CATALOG,
+    WILDCARDS,
+    ClusterSettings,
     IngestSettings,
     Settings,
     TablesSettings,
@@ -24,12 +28,15 @@ from penstock.config.settings import (
 )
 
 __all__ = [
+    "CLUSTER_TABLE",
     "DEFAULT_CATALOG",
     "FILE_NAME",
     "FILE_TABLE",
     "INGEST_TABLE",
     "SPARK_TABLE",
     "TABLES_TABLE",
+    "WILDCARDS",
+    "ClusterSettings",
     "Described",
     "IngestSettings",
     "Settings",
@@ -38,6 +45,7 @@ __all__ = [
     "described",
     "is_loopback",
     "load",
+    "load_cluster",
     "load_ingest",
     "load_spark",
     "load_tables",

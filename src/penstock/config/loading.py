@@ -1,9 +1,9 @@
 """Settings from flags, environment and file: the only reader of files and the environment.
 
 A flag wins over the environment, the environment over the file, the file over the default. In the
-file the keys are in the tables `[server]`, `[ingest]`, `[tables]` and `[spark]`; in the
-environment each is `PENSTOCK_`, `PENSTOCK_INGEST_`, `PENSTOCK_TABLES_` or `PENSTOCK_SPARK_` and its
-name in capitals. An unknown name is refused with the nearest known one.
+file the keys are in the tables `[server]`, `[cluster]`, `[ingest]`, `[tables]` and `[spark]`; in
+the environment each is `PENSTOCK_`, for tables other than the first with their name as in
+`PENSTOCK_INGEST_`, and its name in capitals. An unknown name is refused with the nearest known one.
 
 >>> settings = load({"PENSTOCK_HOST": "127.0.0.1:0", "PENSTOCK_MAX_BODY_BYTES": "1 MiB"})
 >>> settings.host, settings.port, settings.max_body_bytes
@@ -21,13 +21,21 @@ from dataclasses import MISSING, fields, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from penstock.config.settings import PREFIX, IngestSettings, Settings, TablesSettings, check
+from penstock.config.settings import (
+    PREFIX,
+    ClusterSettings,
+    IngestSettings,
+    Settings,
+    TablesSettings,
+    check,
+)
 from penstock.kernel.errors import Rejected
 from penstock.kernel.units import parse_bytes
 from penstock.spark.options import SparkOptions, named, spark_options
 
 FILE_NAME: Final = "penstock.toml"
 FILE_TABLE: Final = "server"
+CLUSTER_TABLE: Final = "cluster"
 INGEST_TABLE: Final = "ingest"
 TABLES_TABLE: Final = "tables"
 SPARK_TABLE: Final = "spark"
@@ -42,11 +50,12 @@ _TRUE: Final = frozenset({"true", "1", "yes", "on"})
 _FALSE: Final = frozenset({"false", "0", "no", "off", ""})
 
 _KINDS: Final[dict[str, type[Any]]] = {
-    FILE_TABLE: Settings, INGEST_TABLE: IngestSettings, TABLES_TABLE: TablesSettings,
-    SPARK_TABLE: SparkOptions,
+    FILE_TABLE: Settings, CLUSTER_TABLE: ClusterSettings, INGEST_TABLE: IngestSettings,
+    TABLES_TABLE: TablesSettings, SPARK_TABLE: SparkOptions,
 }  # fmt: skip
 _PREFIXES: Final = {
-    FILE_TABLE: PREFIX, INGEST_TABLE: f"{PREFIX}INGEST_", TABLES_TABLE: f"{PREFIX}TABLES_",
+    FILE_TABLE: PREFIX, CLUSTER_TABLE: f"{PREFIX}CLUSTER_", INGEST_TABLE: f"{PREFIX}INGEST_",
+    TABLES_TABLE: f"{PREFIX}TABLES_",
     SPARK_TABLE: f"{PREFIX}SPARK_",
 }  # fmt: skip
 _FIELDS_OF: Final = {
@@ -67,6 +76,20 @@ def load(
     names it; otherwise `penstock.toml` is used if it is in the current directory.
     """
     return Settings(**_merged(FILE_TABLE, environ, file, flags))
+
+
+def load_cluster(
+    environ: Mapping[str, str] | None = None,
+    *,
+    file: Path | None = None,
+    flags: Mapping[str, Any] | None = None,
+) -> ClusterSettings:
+    """As `load`, for a node of a cluster.
+
+    >>> load_cluster({"PENSTOCK_CLUSTER_PEER_LISTEN": "127.0.0.1:4100"}).listens_on
+    ('127.0.0.1', 4100)
+    """
+    return ClusterSettings(**_merged(CLUSTER_TABLE, environ, file, flags))
 
 
 def load_ingest(
@@ -170,7 +193,7 @@ def _check_table(path: Path, name: str, found: Any) -> None:
             raise Rejected(f"{path}: {name} stands in no table: move it into {homes}")
         raise Rejected(f"{path}: {_unknown('table', name, [*_KINDS, *_FIELDS])}")
     if not isinstance(found, dict):
-        raise Rejected(f"{path}: expected [{name}] to be a table, found {found!r}")
+        raise Rejected(f"{path}: [{name}] must be a table, not {found!r}")
     for key in found:
         if key not in _FIELDS_OF[name]:
             raise Rejected(f"{path}: {_unknown('setting', key, _FIELDS_OF[name])}")
@@ -250,7 +273,7 @@ def _parse(name: str, value: Any, kind: str) -> Any:
     if kind.startswith("Mapping"):
         return dict(_parse_mapping(name, value))
     if not isinstance(value, str | Path):
-        raise Rejected(f"expected {name} to be text, found {value!r}")
+        raise Rejected(f"{name} must be text, not {value!r}")
     if kind.startswith("Path"):
         return Path(value) if str(value) or kind == "Path" else None
     return str(value)
@@ -264,7 +287,7 @@ def _parse_mapping(name: str, value: Any, within: str = "") -> Iterator[tuple[st
         except ValueError as error:
             raise Rejected(f"{name} is not a JSON object: {error}") from error
     if not isinstance(value, Mapping):
-        raise Rejected(f"expected {name} to be a table, found {value!r}")
+        raise Rejected(f"{name} must be a table, not {value!r}")
     for key, found in value.items():
         if isinstance(found, Mapping):
             yield from _parse_mapping(name, found, f"{within}{key}.")
@@ -272,7 +295,7 @@ def _parse_mapping(name: str, value: Any, within: str = "") -> Iterator[tuple[st
             text = str(found).lower() if isinstance(found, bool) else str(found)
             yield f"{within}{key}", text
         else:
-            raise Rejected(f"expected {name}.{within}{key} to be text, found {found!r}")
+            raise Rejected(f"{name}.{within}{key} must be text, not {found!r}")
 
 
 def _parse_bool(name: str, value: Any) -> bool:
@@ -283,7 +306,7 @@ def _parse_bool(name: str, value: Any) -> bool:
         return True
     if word in _FALSE:
         return False
-    raise Rejected(f"expected {name} to be true or false, found {value!r}")
+    raise Rejected(f"{name} must be true or false, not {value!r}")
 
 
 def _parse_int(name: str, value: Any) -> int:
@@ -294,14 +317,14 @@ def _parse_int(name: str, value: Any) -> int:
             return parse_bytes(value) if name.endswith("_bytes") else int(value)
         except (ValueError, Rejected):
             pass
-    raise Rejected(f"expected {name} to be a whole number, found {value!r}")
+    raise Rejected(f"{name} must be a whole number, not {value!r}")
 
 
 def _parse_words(name: str, value: Any) -> tuple[str, ...]:
     """Words, as a list or joined by commas."""
     words = [value] if isinstance(value, str) else value
     if not isinstance(words, list | tuple) or not all(isinstance(word, str) for word in words):
-        raise Rejected(f"expected {name} to be a list of texts, found {value!r}")
+        raise Rejected(f"{name} must be a list of texts, not {value!r}")
     return tuple(part.strip() for word in words for part in word.split(",") if part.strip())
 
 

@@ -1,4 +1,4 @@
-"""The settings of the server, ingest and tables: typed, and checked where they are made."""
+"""The settings of server, cluster, ingest and tables: typed, and checked where they are made."""
 
 # ruff: noqa: RUF009 -- `_setting` is dataclasses.field with a text
 
@@ -159,7 +159,7 @@ class Settings:
         check(self)
         if self.catalog and not self.catalog.startswith(("sqlite:", "postgres:")):
             raise Rejected(
-                f"expected catalog as sqlite:<path> or postgres:<words>, found {self.catalog!r}"
+                f"catalog must be sqlite:<path> or postgres:<words>, not {self.catalog!r}"
             )
         if (self.tls_cert is None) != (self.tls_key is None):
             raise Rejected("tls_cert and tls_key go together: set both, or neither")
@@ -229,7 +229,11 @@ class IngestSettings:
     max_connections: int = _setting(10_000, "Connections of devices.", least=1)
     max_devices: int = _setting(100_000, "Devices that are remembered.", least=1)
     max_message_bytes: int = _setting(
-        256 * KIB, "A message of a device.", least=KIB, most=700 * KIB
+        256 * KIB,
+        "A message of a device. Its record is a third larger: above 700 KiB raise the server's "
+        "max_record_bytes as well.",
+        least=KIB,
+        most=4 * MIB,
     )
     message_ms: int = _setting(
         30_000, "How long a message may take from its first fragment to its last.", least=1
@@ -312,6 +316,54 @@ class TablesSettings:
         return parse_duration_ms(self.keep_snapshots) if self.keep_snapshots else None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterSettings:
+    """How the nodes of a cluster reach and trust each other."""
+
+    peer_listen: str = _setting("", "Address (host:port) to listen on for the cluster's nodes.")
+    advertise: str = _setting(
+        "", "Address (host:port) by which other nodes reach this one, as its cluster knows it."
+    )
+    tls_cert: Path | None = _setting(None, "This node's certificate (PEM), for its peers.")
+    tls_key: Path | None = _setting(None, "Private key (PEM) of that certificate.")
+    tls_ca: Path | None = _setting(
+        None, "The authority (PEM) of the certificates of all nodes, and of nothing else."
+    )
+    secret_file: Path | None = _setting(
+        None, "File of at least 32 bytes that all nodes share, in place of certificates."
+    )
+    leaders: str = _setting(
+        "spread", "Where the leaders of partitions should be.", choices=("spread", "together")
+    )
+
+    def __post_init__(self) -> None:
+        check(self)
+        tls = (self.tls_cert, self.tls_key, self.tls_ca)
+        if any(tls) and not all(tls):
+            raise Rejected("tls_cert, tls_key and tls_ca of a cluster go together: set all three")
+        if not self.peer_listen:
+            return
+        host, _ = self.listens_on
+        if not (is_loopback(host) or self.secret_file or all(tls)):
+            raise Rejected(
+                f"a node that listens for peers on {host} must know them: set "
+                "--cluster-secret-file, or --cluster-tls-cert, --cluster-tls-key and "
+                "--cluster-tls-ca, or listen on 127.0.0.1"
+            )
+
+    @property
+    def listens_on(self) -> tuple[str, int]:
+        """Host and port for peers."""
+        host, colon, port = self.peer_listen.rpartition(":")
+        if not (colon and host and port.isdecimal() and int(port) < 65_536):
+            raise Rejected(f"expected peer_listen to be HOST:PORT, found {self.peer_listen!r}")
+        return host.strip("[]"), int(port)
+
+
+WILDCARDS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
+"""Addresses that stand for all interfaces, and a local address for each."""
+
+
 def is_loopback(host: str) -> bool:
     """Whether an address is reachable only from this machine; False for names except localhost."""
     if host == "localhost":
@@ -330,7 +382,7 @@ def check(settings: Any) -> None:
             least, most = facts["least"], facts["most"]
             if value < least or (most is not None and value > most):
                 span = f"at least {least}" if most is None else f"from {least} to {most}"
-                raise Rejected(f"expected {name} {span}, found {value}")
+                raise Rejected(f"{name} must be {span}, not {value}")
         choices = facts.get("choices")
         if choices and value not in choices:
-            raise Rejected(f"expected {name} to be one of {', '.join(choices)}, found {value!r}")
+            raise Rejected(f"{name} must be one of {', '.join(choices)}, not {value!r}")

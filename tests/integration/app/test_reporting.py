@@ -61,6 +61,11 @@ def is_in(client: Client, name: str, *states: str) -> bool:
     return found is not None and found.state in states
 
 
+def told(client: Client, name: str) -> list[str]:
+    """What happened to a part, the newest first."""
+    return [each.kind for each in client.events().events if each.name == name]
+
+
 def test_an_edge_is_seen_missed_and_back(
     server: ServerProcess, client: Client, tmp_path: Path
 ) -> None:
@@ -111,6 +116,9 @@ def test_the_coordinator_and_its_workers_report_themselves(
             return found is not None and found.pid != worker.pid and found.state == "ok"
 
         wait_until(replaced, "a new worker in the place of the killed one")
+        wait_until(
+            lambda: told(client, "worker.a-1") == ["part_back", "part_lost"], "both are told"
+        )
         assert [each.part for each in client.parts().parts if each.kind == "worker"] == [
             "worker.a-1"
         ]

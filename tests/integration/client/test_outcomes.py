@@ -191,7 +191,7 @@ def test_jobs_whose_ack_got_no_answer_may_be_done(server, client, once):
 def test_an_answer_that_does_not_come_in_time_is_unknown(server, client, once):
     server.fault("hold")
     with pytest.raises(OutcomeUnknown) as caught:
-        once.within(0.3).write("t", [1], idempotency_key="k")
+        once.within(2.0).write("t", [1], idempotency_key="k")
     assert isinstance(caught.value.__cause__, TimedOut)
     server.heal()
     again = client.write("t", [1], idempotency_key="k")
@@ -241,6 +241,26 @@ def test_a_sync_that_fails_leaves_a_write_unknown_and_refuses_the_next(server, c
     assert (again.first_seq, again.deduped) == (2, True), "its bytes were on the disk"
     assert not client.write("t", ["y"], idempotency_key="l").deduped
     assert values(client) == ["before", "x", "y"]
+
+
+def test_a_full_disk_is_a_limit_that_refuses_for_certain(server, client, once):
+    client.write("t", ["before"])
+    server.fault("full")
+    with pytest.raises(Throttled) as refused:
+        once.write("t", ["x"], idempotency_key="k")
+    assert refused.value.outcome is Outcome.DEFINITE
+    assert refused.value.detail["limit"] == "disk"
+    api = Api(server.address)
+    answer = api.post(at("t"), {"records": [{"data": 1}]})
+    expect.refusal(answer, 429, "throttled", {"limit": "disk", "retry_after_ms": 1_000})
+    with Socket(server.address) as peer:
+        failed = peer.ask("publish", "error", topic="t", records=[{"data": 1}])
+        assert failed["code"] == "throttled"
+        assert "outcome" not in failed
+    assert values(client) == ["before"]
+    server.heal()
+    assert client.write("t", ["x"], idempotency_key="k").first_seq == 2  # it is tried again
+    assert values(client) == ["before", "x"]
 
 
 def test_the_answer_to_a_failed_sync_names_the_key_and_no_path(server, client):
@@ -318,7 +338,7 @@ def test_the_shell_tells_the_three_apart(server, client):
 def test_what_a_limit_refuses_surely_did_not_happen(tmp_path):
     server = ServerProcess(tmp_path, MAX_TOPICS=1).start()
     try:
-        with Client(settings_of(server, timeout_s=0.5)) as client:
+        with Client(settings_of(server, retry=RetryPolicy(tries_max=2))) as client:
             client.put_topic("t", cap_records=1, discard="reject")
             for refused in (
                 lambda: client.put_topic("another"),

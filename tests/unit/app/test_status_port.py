@@ -18,8 +18,8 @@ class Shown:
     def status(self) -> dict[str, Any]:
         return {"stages": []}
 
-    def prometheus(self) -> str:
-        return "ingest_connections 3\n"
+    def prometheus(self) -> bytes:
+        return b"ingest_connections 3\n"
 
 
 def asked(method: str, path: str) -> tuple[int, str, bytes]:

@@ -32,7 +32,7 @@ def test_ingest_run_without_pyspark_says_so_and_opens_no_port(run, monkeypatch):
 
 def test_ingest_run_without_java_says_so_and_opens_no_port(run, monkeypatch, tmp_path):
     monkeypatch.setenv("PENSTOCK_SPARK_JAVA_HOME", str(tmp_path))
-    assert "expected Java 17 or newer for Spark" in run("ingest", "run", "--port", "0")
+    assert "Spark needs Java 17 or newer" in run("ingest", "run", "--port", "0")
 
 
 @pytest.mark.parametrize(

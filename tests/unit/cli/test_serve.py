@@ -12,14 +12,14 @@ from penstock.cli import main
     ("arguments", "environment", "said"),
     [
         (["--host", "0.0.0.0"], {}, "needs API keys"),
-        (["--port", "70000"], {}, "expected port from 0 to 65535"),
+        (["--port", "70000"], {}, "port must be from 0 to 65535"),
         ([], {"PENSTOCK_STOER": "x"}, "did you mean PENSTOCK_STORE"),
         ([], {"PENSTOCK_API_KEYS": "k:reed"}, "unknown scope 'reed'"),
         (["--config", "absent.toml"], {}, "there is no settings file absent.toml"),
         (["--allowed-origin", "app.example"], {}, "write allowed_origins like https://"),
         (["--allowed-host", "http://a/"], {}, "write allowed_hosts like example.org"),
         (["--tls-cert", "absent.pem"], {}, "tls_cert and tls_key go together"),
-        (["--catalog", "foo:bar"], {}, "expected catalog as sqlite:<path> or postgres:<words>"),
+        (["--catalog", "foo:bar"], {}, "catalog must be sqlite:<path> or postgres:<words>"),
         (
             ["--catalog", "sqlite:none/a"],
             {},

@@ -166,10 +166,14 @@ def in_turn(*answers: Iterable[Any]) -> Answer:
     return answer
 
 
-def quick(url: str, **changes: Any) -> ClientSettings:
-    """Settings that try again soon and wait as long as a busy machine needs."""
+def quick(url: str, *, tries_max: int | None = None, **changes: Any) -> ClientSettings:
+    """Settings that try again soon and wait as long as a busy machine needs.
+
+    A call that shall fail is ended by `tries_max`: a short limit of time would end it before the
+    server has seen it when the machine is busy.
+    """
     given: dict[str, Any] = {
-        "retry": RetryPolicy(base_ms=1, cap_ms=2, jitter=0.0, tries_max=1_000_000),
+        "retry": RetryPolicy(base_ms=1, cap_ms=2, jitter=0.0, tries_max=tries_max),
         "reconnect": Backoff(base_ms=1, cap_ms=2, jitter=0.0, window_ms=DEADLINE_S * 1_000),
         "timeout_s": DEADLINE_S,
         "read_timeout_s": DEADLINE_S,

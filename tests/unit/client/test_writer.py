@@ -212,7 +212,7 @@ def test_what_a_failed_writer_did_not_write_can_be_taken_back():
 
 
 def test_an_answer_that_never_comes_is_told_with_the_key():
-    with scripted(lambda _: [CUT]) as server, Client(quick(server.url, timeout_s=0.1)) as client:
+    with scripted(lambda _: [CUT]) as server, Client(quick(server.url, tries_max=2)) as client:
         writer = client.writer("a")
         writer.send(1)
         with pytest.raises(OutcomeUnknown) as caught:
@@ -223,7 +223,10 @@ def test_an_answer_that_never_comes_is_told_with_the_key():
 
 
 def test_a_flush_can_be_given_a_limit():
-    with scripted(lambda _: [HANG]) as server, Client(quick(server.url, timeout_s=0.2)) as client:
+    with (
+        scripted(lambda _: [HANG]) as server,
+        Client(quick(server.url, tries_max=1, read_timeout_s=0.2)) as client,
+    ):
         writer = client.writer("a")
         writer.send(1)
         with pytest.raises(TimedOut, match=r"within 0\.01 s"):

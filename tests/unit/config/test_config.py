@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from penstock.config import (
+    ClusterSettings,
     Settings,
     described,
     is_loopback,
@@ -132,7 +133,7 @@ def test_lists_are_written_with_commas_as_lists_or_by_repeated_flags(tmp_path):
     settings = load(environ, file=file, flags={"allowed_hosts": ("x", "y")})
     assert settings.allowed_origins == ("https://c", "https://d")
     assert settings.allowed_hosts == ("x", "y")
-    with pytest.raises(Rejected, match="expected allowed_hosts to be a list of texts"):
+    with pytest.raises(Rejected, match="allowed_hosts must be a list of texts"):
         load({}, file=written(tmp_path, "[server]\nallowed_hosts = [1]\n"))
 
 
@@ -185,11 +186,11 @@ def test_a_place_for_spark_wins_over_the_environment_and_that_over_the_file(tmp_
     ("text", "said"),
     [
         ("cors = 3", "unknown setting cors; did you mean cores?"),
-        ("cores = 0", "found 0"),
-        ("start_timeout_ms = 0", "expected start_timeout_ms at least 1"),
-        ('archive = "often"', "expected archive to be one of use, build, off"),
-        ("conf = 3", "expected conf to be a table"),
-        ("conf = { spark.jars = [1] }", "expected conf.spark.jars to be text"),
+        ("cores = 0", "not 0"),
+        ("start_timeout_ms = 0", "start_timeout_ms must be at least 1"),
+        ('archive = "often"', "archive must be one of use, build, off"),
+        ("conf = 3", "conf must be a table"),
+        ("conf = { spark.jars = [1] }", "conf.spark.jars must be text"),
     ],
 )
 def test_a_bad_setting_of_spark_is_refused(tmp_path, text, said):
@@ -215,8 +216,8 @@ def test_tables_have_a_table_of_their_own_and_the_variables_of_the_warehouse(tmp
     ("text", "said"),
     [
         ("max_worker = 2", "did you mean max_workers?"),
-        ("max_workers = 0", "expected max_workers at least 1"),
-        ('parallel = "yes"', "expected parallel to be one of"),
+        ("max_workers = 0", "max_workers must be at least 1"),
+        ('parallel = "yes"', "parallel must be one of"),
         ('keep_snapshots = "long"', "long"),
     ],
 )
@@ -236,3 +237,18 @@ def test_flags_for_spark_win_over_the_file_and_settings_of_its_own_add_up(tmp_pa
     found = load_spark({}, file=file, flags=flags)
     assert (found.cores, found.memory_mb) == (2, 1_024)
     assert found.conf == {"a.b": "1", "c.d": "3"}
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "10.0.0.1", "[::]", "node.example.org"])
+def test_peers_are_known_by_a_secret_or_certificates_on_all_but_loopback(host: str) -> None:
+    with pytest.raises(Rejected, match=r"--cluster-secret-file.*--cluster-tls-cert.*127\.0\.0\.1"):
+        ClusterSettings(peer_listen=f"{host}:4100")
+    assert ClusterSettings(peer_listen=f"{host}:4100", secret_file=Path("s")).listens_on[1] == 4100
+    pem = Path("x.pem")
+    assert ClusterSettings(peer_listen=f"{host}:1", tls_cert=pem, tls_key=pem, tls_ca=pem)
+    with pytest.raises(Rejected, match="go together"):
+        ClusterSettings(peer_listen="127.0.0.1:1", tls_cert=pem)
+
+
+def test_peers_on_loopback_need_no_secret() -> None:
+    assert ClusterSettings(peer_listen="[::1]:4100").listens_on == ("::1", 4100)

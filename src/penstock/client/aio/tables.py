@@ -1,16 +1,18 @@
-"""Stream tables of a server: `client.tables`."""
+"""The warehouse of a server: stream tables (`client.tables`) and the lake (`client.lake`)."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.client import lake_calls
 from penstock.client import table_calls as calls
 from penstock.client.aio.runner import AsyncRunner
-from penstock.client.aio.table_watch import AsyncTableWatch
+from penstock.client.aio.watch import AsyncTableWatch
 from penstock.client.calls import arrow_table
 from penstock.client.table_calls import Facts
 from penstock.client.table_watching import TableWatchCore
+from penstock.protocol import lake_answers
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -125,3 +127,36 @@ class AsyncTables:
         import pyarrow as pa
 
         return pa.concat_tables([page async for page in self.pages(name, **options)])
+
+
+class AsyncLake:
+    """What the lake of a server holds, if the server has a warehouse."""
+
+    def __init__(self, runner: AsyncRunner) -> None:
+        self._runner = runner
+
+    async def show(self) -> lake_answers.LakeState:
+        """The newest snapshot, and what that holds."""
+        return await self._runner.run(lake_calls.show())
+
+    async def snapshots(
+        self, *, limit: int = 100, before: int | None = None
+    ) -> lake_answers.LakeSnapshots:
+        """Snapshots, the newest first; `before` is `next_before` of the page before."""
+        return await self._runner.run(lake_calls.snapshots(limit, before))
+
+    async def tables(self, *, snapshot: int | None = None) -> lake_answers.LakeTables:
+        """The tables of a snapshot with their columns and sizes."""
+        return await self._runner.run(lake_calls.tables(snapshot))
+
+    async def table(self, name: str, *, snapshot: int | None = None) -> lake_answers.LakeTable:
+        """One table at a snapshot."""
+        return await self._runner.run(lake_calls.table(name, snapshot))
+
+    async def files(self, name: str, *, snapshot: int | None = None) -> lake_answers.LakeFiles:
+        """The data files of a table at a snapshot, the newest first."""
+        return await self._runner.run(lake_calls.files(name, snapshot))
+
+    async def query(self, text: str, *, snapshot: int | None = None) -> lake_answers.QueryResult:
+        """Run a SELECT over one snapshot: 1000 rows and 10 s at most."""
+        return await self._runner.run(lake_calls.query(text, snapshot))

@@ -1,6 +1,6 @@
-"""Watches: the records of topics as they are written, across any number of connections.
+"""Watches of topics and of tables, across any number of connections.
 
-`WatchCore` decides; this module carries out its steps.
+`WatchCore` and `TableWatchCore` decide; this module carries out their steps.
 """
 
 from __future__ import annotations
@@ -17,55 +17,44 @@ from penstock.client import calls
 from penstock.client.aio.runner import AsyncRunner
 from penstock.client.errors import TimedOut
 from penstock.client.event_stream import Frame, FrameParser
+from penstock.client.table_watching import TableWatchCore
 from penstock.client.transports.aio import AsyncAttempt, AsyncConnection
 from penstock.client.watching import Create, Open, Pause, Position, Step, Stop, WatchCore
 from penstock.client.wire import HttpRequest
 from penstock.protocol.errors import CallError, ServerUnavailable
-from penstock.protocol.events import WatchEvent
+from penstock.protocol.events import TableEvent, WatchEvent
 
-E = TypeVar("E")
-E_co = TypeVar("E_co", covariant=True)
+Event = TypeVar("Event")
+Event_co = TypeVar("Event_co", covariant=True)
 T = TypeVar("T")
 
 
-class AsyncWatch:
-    """The events of topics as they happen. Iterate over it; leave its `async with` to end it.
+class AsyncEvents(Generic[Event]):
+    """What watches of topics and of tables share."""
 
-    Another task may close it: the iteration then ends.
-    """
-
-    def __init__(self, core: WatchCore, runner: AsyncRunner) -> None:
-        self._core = core
+    def __init__(self, core: StreamCore[Event], runner: AsyncRunner) -> None:
         self._flow = AsyncWatchFlow(core, runner)
-
-    @property
-    def positions(self) -> Mapping[str, Position]:
-        """The watch's position in each topic, after the events that were returned.
-
-        A program can save them and pass them to `watch` later, to continue from there.
-        """
-        return dict(self._core.positions)
 
     @property
     def reconnects(self) -> int:
         """How often the connection was lost so far."""
-        return self._core.reconnects
+        return self._flow.core.reconnects
 
     @property
     def trouble(self) -> str | None:
         """Why there is no connection now; None while there is one."""
-        return self._core.trouble
+        return self._flow.core.trouble
 
-    def __aiter__(self) -> AsyncIterator[WatchEvent]:
+    def __aiter__(self) -> AsyncIterator[Event]:
         return self
 
-    async def __anext__(self) -> WatchEvent:
+    async def __anext__(self) -> Event:
         event = await self._flow.next()
         if event is None:
             raise StopAsyncIteration
         return event
 
-    async def next_event(self, timeout_s: float) -> WatchEvent | None:
+    async def next_event(self, timeout_s: float) -> Event | None:
         """The next event, or None if there is none in time or the watch has ended."""
         return await self._flow.next(monotonic() + timeout_s)
 
@@ -82,7 +71,46 @@ class AsyncWatch:
         self._flow.close()
 
 
-class StreamCore(Protocol[E_co]):
+class AsyncWatch(AsyncEvents[WatchEvent]):
+    """The events of topics as they happen. Iterate over it; leave its `async with` to end it.
+
+    Another task may close it: the iteration then ends.
+    """
+
+    def __init__(self, core: WatchCore, runner: AsyncRunner) -> None:
+        super().__init__(core, runner)
+        self._core = core
+
+    @property
+    def positions(self) -> Mapping[str, Position]:
+        """The watch's position in each topic, after the events that were returned.
+
+        A program can save them and pass them to `watch` later, to continue from there.
+        """
+        return dict(self._core.positions)
+
+
+class AsyncTableWatch(AsyncEvents[TableEvent]):
+    """The events of a table as they happen. Iterate over it; leave its `async with` to end it.
+
+    Rows from offset 0 on replace everything that came before. Another task may close it: the
+    iteration then ends.
+    """
+
+    def __init__(self, core: TableWatchCore, runner: AsyncRunner) -> None:
+        super().__init__(core, runner)
+        self._core = core
+
+    @property
+    def position(self) -> str | None:
+        """The watch's position after the events that were returned; None while rows are read.
+
+        A program can save it and pass it to `watch` later, to continue from there.
+        """
+        return self._core.position
+
+
+class StreamCore(Protocol[Event_co]):
     """Decides what a watch does: of topics, or of a table."""
 
     @property
@@ -95,6 +123,11 @@ class StreamCore(Protocol[E_co]):
         """Why there is no stream now, or None."""
         ...
 
+    @property
+    def reconnects(self) -> int:
+        """How often the stream was lost so far."""
+        ...
+
     def next_step(self) -> Step:
         """What to do next."""
         ...
@@ -103,7 +136,7 @@ class StreamCore(Protocol[E_co]):
         """The request that opens the stream."""
         ...
 
-    def created(self, answer: Mapping[str, Any], /) -> Iterable[E_co]:
+    def created(self, answer: Mapping[str, Any], /) -> Iterable[Event_co]:
         """The session was created."""
         ...
 
@@ -115,7 +148,7 @@ class StreamCore(Protocol[E_co]):
         """The stream works."""
         ...
 
-    def frame(self, frame: Frame) -> E_co | None:
+    def frame(self, frame: Frame) -> Event_co | None:
         """A frame arrived."""
         ...
 
@@ -124,13 +157,13 @@ class StreamCore(Protocol[E_co]):
         ...
 
 
-class AsyncWatchFlow(Generic[E]):
+class AsyncWatchFlow(Generic[Event]):
     """Returns the events of a watch, one at a time, across any number of connections.
 
     Any wait may end early, by a deadline or by a cancellation, without losing received data.
     """
 
-    def __init__(self, core: StreamCore[E], runner: AsyncRunner) -> None:
+    def __init__(self, core: StreamCore[Event], runner: AsyncRunner) -> None:
         self.core = core
         self.ended = False
         self._runner = runner
@@ -138,11 +171,11 @@ class AsyncWatchFlow(Generic[E]):
         self._stream: AsyncConnection | None = None
         self._parser = FrameParser()
         self._frames: deque[Frame] = deque()
-        self._events: deque[E] = deque()
+        self._events: deque[Event] = deque()
         self._heard_s = 0.0
         self._rest_until_s = 0.0
 
-    async def next(self, deadline_s: float = inf) -> E | None:
+    async def next(self, deadline_s: float = inf) -> Event | None:
         """The next event; None when it has `ended`, or if none came before the deadline."""
         while not self.ended:
             event = self._take()
@@ -162,7 +195,7 @@ class AsyncWatchFlow(Generic[E]):
         self.ended = True
         self._drop()
 
-    def _take(self) -> E | None:
+    def _take(self) -> Event | None:
         """The next received event. Cursors move here, when an event is returned."""
         while self._frames and not self._events:
             try:

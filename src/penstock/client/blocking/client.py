@@ -10,11 +10,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
 from uuid import uuid4
 
-from penstock.client import calls, space_calls, view_calls
+from penstock.client import calls, cluster_calls, space_calls, view_calls
 from penstock.client.batching import BatchLimits
-from penstock.client.blocking.lake import Lake
 from penstock.client.blocking.runner import Runner
-from penstock.client.blocking.tables import Tables
+from penstock.client.blocking.tables import Lake, Tables
 from penstock.client.blocking.watch import Watch
 from penstock.client.blocking.work import Work, WorkFlow
 from penstock.client.blocking.writer import Writer
@@ -24,7 +23,7 @@ from penstock.client.settings import DEFAULT_URL, ClientSettings
 from penstock.client.transports.blocking import Transport
 from penstock.client.watching import Position, WatchCore, WatchOptions, starts_of
 from penstock.kernel.units import MIB
-from penstock.protocol import answers, lake_answers, part_answers
+from penstock.protocol import answers, cluster_answers, lake_answers, part_answers
 from penstock.protocol.commits import Commit
 from penstock.protocol.history import History
 from penstock.protocol.queues import Discarded, QueueState, Redriven
@@ -417,6 +416,39 @@ class Client:
         """Mark jobs, or seqs, as done. After a lost answer they are in `skipped`."""
         return self._runner.run(calls.ack(topic, node, jobs))
 
+    def get_cluster(self) -> cluster_answers.ClusterState:
+        """The cluster as this server sees it: members, links, partitions and their leaders."""
+        return self._runner.run(cluster_calls.cluster())
+
+    def check_cluster(self) -> cluster_answers.ClusterChecks:
+        """Clocks, versions, logs and disks of all nodes, and what is wrong with them."""
+        return self._runner.run(cluster_calls.checks())
+
+    def add_member(self, name: str, address: str) -> cluster_answers.MemberFile:
+        """Take a new member into the cluster; `file` is the content of its `cluster.json`."""
+        return self._runner.run(cluster_calls.add_member(name, address))
+
+    def replace_member(
+        self, name: str, address: str = "", *, force: bool = False
+    ) -> cluster_answers.MemberFile:
+        """Take a member out whose directory is lost, and a new one in by its name."""
+        call = cluster_calls.replace_member(name, address, force=force)
+        return self._runner.run(call)
+
+    def remove_member(self, name: str, *, force: bool = False) -> cluster_answers.MemberRemoval:
+        """Take a member out of the cluster."""
+        return self._runner.run(cluster_calls.remove_member(name, force=force))
+
+    def transfer_leadership(
+        self, partition: int, member: str
+    ) -> cluster_answers.LeadershipTransfer:
+        """Ask for the leadership of a partition to be handed over to a member."""
+        return self._runner.run(cluster_calls.transfer_leadership(partition, member))
+
+    def verify_partition(self, partition: int) -> cluster_answers.PartitionComparison:
+        """Compare the state of a partition on all members, at the same index of its log."""
+        return self._runner.run(cluster_calls.verify_partition(partition))
+
     def get_queue(self, topic: str) -> QueueState:
         """A queue: its jobs by state, its workers with their leases, its dead letters."""
         return self._runner.run(view_calls.queue(topic))
@@ -607,7 +639,7 @@ class Client:
         return self._runner.run(call)
 
     def topic_watchers(self, topic: str, *, limit: int | None = None) -> TopicWatchers:
-        """Who reads a topic, furthest behind first: watchers, routers and workers.
+        """The readers of a topic, furthest behind first: watchers, routers and workers.
 
         A client names itself by `watch(..., name=)`, or by the header `X-Penstock-Name`.
         """

@@ -1,17 +1,19 @@
 # Generated from ../aio/tables.py by tools/unasync.py: edit that, then `make generate`.
-"""Stream tables of a server: `client.tables`."""
+"""The warehouse of a server: stream tables (`client.tables`) and the lake (`client.lake`)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.client import lake_calls
 from penstock.client import table_calls as calls
 from penstock.client.blocking.runner import Runner
-from penstock.client.blocking.table_watch import TableWatch
+from penstock.client.blocking.watch import TableWatch
 from penstock.client.calls import arrow_table
 from penstock.client.table_calls import Facts
 from penstock.client.table_watching import TableWatchCore
+from penstock.protocol import lake_answers
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -126,3 +128,36 @@ class Tables:
         import pyarrow as pa
 
         return pa.concat_tables(list(self.pages(name, **options)))
+
+
+class Lake:
+    """What the lake of a server holds, if the server has a warehouse."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+
+    def show(self) -> lake_answers.LakeState:
+        """The newest snapshot, and what that holds."""
+        return self._runner.run(lake_calls.show())
+
+    def snapshots(
+        self, *, limit: int = 100, before: int | None = None
+    ) -> lake_answers.LakeSnapshots:
+        """Snapshots, the newest first; `before` is `next_before` of the page before."""
+        return self._runner.run(lake_calls.snapshots(limit, before))
+
+    def tables(self, *, snapshot: int | None = None) -> lake_answers.LakeTables:
+        """The tables of a snapshot with their columns and sizes."""
+        return self._runner.run(lake_calls.tables(snapshot))
+
+    def table(self, name: str, *, snapshot: int | None = None) -> lake_answers.LakeTable:
+        """One table at a snapshot."""
+        return self._runner.run(lake_calls.table(name, snapshot))
+
+    def files(self, name: str, *, snapshot: int | None = None) -> lake_answers.LakeFiles:
+        """The data files of a table at a snapshot, the newest first."""
+        return self._runner.run(lake_calls.files(name, snapshot))
+
+    def query(self, text: str, *, snapshot: int | None = None) -> lake_answers.QueryResult:
+        """Run a SELECT over one snapshot: 1000 rows and 10 s at most."""
+        return self._runner.run(lake_calls.query(text, snapshot))

@@ -1,7 +1,7 @@
 # Generated from ../aio/watch.py by tools/unasync.py: edit that, then `make generate`.
-"""Watches: the records of topics as they are written, across any number of connections.
+"""Watches of topics and of tables, across any number of connections.
 
-`WatchCore` decides; this module carries out its steps.
+`WatchCore` and `TableWatchCore` decide; this module carries out their steps.
 """
 
 from __future__ import annotations
@@ -18,55 +18,44 @@ from penstock.client import calls
 from penstock.client.blocking.runner import Runner
 from penstock.client.errors import TimedOut
 from penstock.client.event_stream import Frame, FrameParser
+from penstock.client.table_watching import TableWatchCore
 from penstock.client.transports.blocking import Attempt, Connection
 from penstock.client.watching import Create, Open, Pause, Position, Step, Stop, WatchCore
 from penstock.client.wire import HttpRequest
 from penstock.protocol.errors import CallError, ServerUnavailable
-from penstock.protocol.events import WatchEvent
+from penstock.protocol.events import TableEvent, WatchEvent
 
-E = TypeVar("E")
-E_co = TypeVar("E_co", covariant=True)
+Event = TypeVar("Event")
+Event_co = TypeVar("Event_co", covariant=True)
 T = TypeVar("T")
 
 
-class Watch:
-    """The events of topics as they happen. Iterate over it; leave its `with` to end it.
+class Events(Generic[Event]):
+    """What watches of topics and of tables share."""
 
-    Another thread may close it: the iteration then ends.
-    """
-
-    def __init__(self, core: WatchCore, runner: Runner) -> None:
-        self._core = core
+    def __init__(self, core: StreamCore[Event], runner: Runner) -> None:
         self._flow = WatchFlow(core, runner)
-
-    @property
-    def positions(self) -> Mapping[str, Position]:
-        """The watch's position in each topic, after the events that were returned.
-
-        A program can save them and pass them to `watch` later, to continue from there.
-        """
-        return dict(self._core.positions)
 
     @property
     def reconnects(self) -> int:
         """How often the connection was lost so far."""
-        return self._core.reconnects
+        return self._flow.core.reconnects
 
     @property
     def trouble(self) -> str | None:
         """Why there is no connection now; None while there is one."""
-        return self._core.trouble
+        return self._flow.core.trouble
 
-    def __iter__(self) -> Iterator[WatchEvent]:
+    def __iter__(self) -> Iterator[Event]:
         return self
 
-    def __next__(self) -> WatchEvent:
+    def __next__(self) -> Event:
         event = self._flow.next()
         if event is None:
             raise StopIteration
         return event
 
-    def next_event(self, timeout_s: float) -> WatchEvent | None:
+    def next_event(self, timeout_s: float) -> Event | None:
         """The next event, or None if there is none in time or the watch has ended."""
         return self._flow.next(monotonic() + timeout_s)
 
@@ -83,7 +72,46 @@ class Watch:
         self._flow.close()
 
 
-class StreamCore(Protocol[E_co]):
+class Watch(Events[WatchEvent]):
+    """The events of topics as they happen. Iterate over it; leave its `with` to end it.
+
+    Another thread may close it: the iteration then ends.
+    """
+
+    def __init__(self, core: WatchCore, runner: Runner) -> None:
+        super().__init__(core, runner)
+        self._core = core
+
+    @property
+    def positions(self) -> Mapping[str, Position]:
+        """The watch's position in each topic, after the events that were returned.
+
+        A program can save them and pass them to `watch` later, to continue from there.
+        """
+        return dict(self._core.positions)
+
+
+class TableWatch(Events[TableEvent]):
+    """The events of a table as they happen. Iterate over it; leave its `with` to end it.
+
+    Rows from offset 0 on replace everything that came before. Another thread may close it: the
+    iteration then ends.
+    """
+
+    def __init__(self, core: TableWatchCore, runner: Runner) -> None:
+        super().__init__(core, runner)
+        self._core = core
+
+    @property
+    def position(self) -> str | None:
+        """The watch's position after the events that were returned; None while rows are read.
+
+        A program can save it and pass it to `watch` later, to continue from there.
+        """
+        return self._core.position
+
+
+class StreamCore(Protocol[Event_co]):
     """Decides what a watch does: of topics, or of a table."""
 
     @property
@@ -96,6 +124,11 @@ class StreamCore(Protocol[E_co]):
         """Why there is no stream now, or None."""
         ...
 
+    @property
+    def reconnects(self) -> int:
+        """How often the stream was lost so far."""
+        ...
+
     def next_step(self) -> Step:
         """What to do next."""
         ...
@@ -104,7 +137,7 @@ class StreamCore(Protocol[E_co]):
         """The request that opens the stream."""
         ...
 
-    def created(self, answer: Mapping[str, Any], /) -> Iterable[E_co]:
+    def created(self, answer: Mapping[str, Any], /) -> Iterable[Event_co]:
         """The session was created."""
         ...
 
@@ -116,7 +149,7 @@ class StreamCore(Protocol[E_co]):
         """The stream works."""
         ...
 
-    def frame(self, frame: Frame) -> E_co | None:
+    def frame(self, frame: Frame) -> Event_co | None:
         """A frame arrived."""
         ...
 
@@ -125,13 +158,13 @@ class StreamCore(Protocol[E_co]):
         ...
 
 
-class WatchFlow(Generic[E]):
+class WatchFlow(Generic[Event]):
     """Returns the events of a watch, one at a time, across any number of connections.
 
     Any wait may end early, by a deadline or by a cancellation, without losing received data.
     """
 
-    def __init__(self, core: StreamCore[E], runner: Runner) -> None:
+    def __init__(self, core: StreamCore[Event], runner: Runner) -> None:
         self.core = core
         self.ended = False
         self._runner = runner
@@ -139,11 +172,11 @@ class WatchFlow(Generic[E]):
         self._stream: Connection | None = None
         self._parser = FrameParser()
         self._frames: deque[Frame] = deque()
-        self._events: deque[E] = deque()
+        self._events: deque[Event] = deque()
         self._heard_s = 0.0
         self._rest_until_s = 0.0
 
-    def next(self, deadline_s: float = inf) -> E | None:
+    def next(self, deadline_s: float = inf) -> Event | None:
         """The next event; None when it has `ended`, or if none came before the deadline."""
         while not self.ended:
             event = self._take()
@@ -163,7 +196,7 @@ class WatchFlow(Generic[E]):
         self.ended = True
         self._drop()
 
-    def _take(self) -> E | None:
+    def _take(self) -> Event | None:
         """The next received event. Cursors move here, when an event is returned."""
         while self._frames and not self._events:
             try:

@@ -28,7 +28,8 @@ from penstock.client.transports.connecting import (
     tls_context,
     unreachable,
 )
-from penstock.client.wire import AnswerReader, HttpAnswer, HttpRequest, RequestEncoder
+from penstock.client.transports.servers import Server, Servers
+from penstock.client.wire import AnswerReader, HttpAnswer, HttpRequest
 from penstock.protocol.errors import CallError
 
 T = TypeVar("T")
@@ -38,14 +39,14 @@ _CLOSING_TURNS: Final = 100
 
 
 class AsyncTransport:
-    """Connections to one server. A call takes one from the pool; calls beyond its size queue.
+    """Connections to a server. A call takes one from the pool; calls beyond its size queue.
 
     Deadlines are readings of `time.monotonic`.
     """
 
     def __init__(self, settings: ClientSettings) -> None:
         self._settings = settings
-        self._encoder = RequestEncoder(settings)
+        self._servers = Servers(settings)
         self._tls: ssl.SSLContext | None = None
         self._closed = False
         self._forget()
@@ -63,14 +64,18 @@ class AsyncTransport:
         await self._enter(deadline_s)
         try:
             connection = await self._connection(deadline_s)
+            server = connection.server
             silence_s = self._settings.read_timeout_s + wait_s
             try:
                 answer = await connection.exchange(
-                    self._encoder.encode(request), deadline_s, silence_s
+                    server.encoder.encode(request), deadline_s, silence_s
                 )
-            except BaseException:
+            except BaseException as error:
                 connection.close()
+                if isinstance(error, CallError):
+                    self._servers.failed(server)
                 raise
+            self._servers.answered(server, answer)
             if connection.reusable and not self._closed:
                 self._idle.append(connection)
             else:
@@ -89,15 +94,18 @@ class AsyncTransport:
         try:
             connection = await self._connect(deadline_s)
             connection.on_lost = partial(self._stream_lost, connection)
-            data = self._encoder.encode(request)
+            data = connection.server.encoder.encode(request)
             head = await connection.open(data, deadline_s, self._settings.read_timeout_s)
-        except BaseException:
+        except BaseException as error:
             if connection is None:
                 self._streams -= 1
             else:
                 connection.close()
+                if isinstance(error, CallError):
+                    self._servers.failed(connection.server)
             raise
         if head is not None:
+            self._servers.answered(connection.server, head)
             connection.close()
         return connection if head is None else head
 
@@ -164,12 +172,14 @@ class AsyncTransport:
     async def _connection(self, deadline_s: float) -> AsyncConnection:
         while self._idle:
             connection = self._idle.pop()
-            if connection.reusable:
+            if connection.reusable and connection.server is self._servers.current:
                 return connection
+            connection.close()
         return await self._connect(deadline_s)
 
     async def _connect(self, deadline_s: float) -> AsyncConnection:
-        settings, address = self._settings, self._settings.address
+        server = self._servers.current
+        settings, address = server.settings, server.settings.address
         if address.tls and self._tls is None:
             self._tls = tls_context(settings)
         left_s = min(settings.connect_timeout_s, time_left(deadline_s, settings.url))
@@ -177,12 +187,13 @@ class AsyncTransport:
         try:
             async with asyncio.timeout(left_s):
                 _, connection = await loop.create_connection(
-                    lambda: AsyncConnection(settings, loop, self._open),
+                    lambda: AsyncConnection(server, loop, self._open),
                     address.host,
                     address.port,
                     ssl=self._tls if address.tls else None,
                 )
         except (OSError, ssl.SSLError, TimeoutError) as error:
+            self._servers.failed(server)
             raise unreachable(settings.url, error, left_s) from error
         if self._closed:  # `close` was called before there was anything to close
             connection.close()
@@ -199,10 +210,12 @@ class AsyncConnection(asyncio.Protocol):
 
     def __init__(
         self,
-        settings: ClientSettings,
+        server: Server,
         loop: asyncio.AbstractEventLoop,
         members: set[AsyncConnection],
     ) -> None:
+        settings = server.settings
+        self.server = server
         self._url = settings.url
         self.loop = loop
         self._members = members

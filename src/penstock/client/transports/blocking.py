@@ -33,8 +33,10 @@ from penstock.client.transports.connecting import (
     tls_context,
     unreachable,
 )
-from penstock.client.wire import AnswerReader, HttpAnswer, HttpRequest, RequestEncoder
+from penstock.client.transports.servers import Server, Servers
+from penstock.client.wire import AnswerReader, HttpAnswer, HttpRequest
 from penstock.kernel.units import KIB
+from penstock.protocol.errors import CallError
 
 T = TypeVar("T")
 
@@ -42,14 +44,14 @@ _RECEIVE_BYTES: Final = 256 * KIB
 
 
 class Transport:
-    """Connections to one server. A call takes one from the pool; calls beyond its size queue.
+    """Connections to a server. A call takes one from the pool; calls beyond its size queue.
 
     Deadlines are readings of `time.monotonic`.
     """
 
     def __init__(self, settings: ClientSettings) -> None:
         self._settings = settings
-        self._encoder = RequestEncoder(settings)
+        self._servers = Servers(settings)
         self._tls: ssl.SSLContext | None = None
         self._closed = threading.Event()
         self._begin()
@@ -84,15 +86,19 @@ class Transport:
 
     def _exchange(self, request: HttpRequest, deadline_s: float, wait_s: float) -> HttpAnswer:
         connection = self._idle_connection() or self._connect(deadline_s)
+        server = connection.server
         silence_s = self._settings.read_timeout_s + wait_s
         self._enlist(connection, self._in_use)
         try:
-            answer = connection.exchange(self._encoder.encode(request), deadline_s, silence_s)
-        except BaseException:
+            answer = connection.exchange(server.encoder.encode(request), deadline_s, silence_s)
+        except BaseException as error:
             with self._lock:
                 self._in_use.discard(connection)
             connection.close()
+            if isinstance(error, CallError):
+                self._servers.failed(server)
             raise
+        self._servers.answered(server, answer)
         with self._lock:
             self._in_use.discard(connection)
             keep = connection.reusable and not self._closed.is_set()
@@ -112,12 +118,15 @@ class Transport:
         connection = self._connect(deadline_s)
         self._enlist(connection, self._streams)
         try:
-            data = self._encoder.encode(request)
+            data = connection.server.encoder.encode(request)
             head = connection.open(data, deadline_s, self._settings.read_timeout_s)
-        except BaseException:
+        except BaseException as error:
             connection.close()
+            if isinstance(error, CallError):
+                self._servers.failed(connection.server)
             raise
         if head is not None:
+            self._servers.answered(connection.server, head)
             connection.close()
             return head
         return connection
@@ -156,23 +165,25 @@ class Transport:
                 if not self._idle:
                     return None
                 connection = self._idle.pop()
-            if connection.quiet:
+            if connection.server is self._servers.current and connection.quiet:
                 return connection
-            connection.close()  # the server closed it while it was idle
+            connection.close()  # the server closed it while it was idle, or another one is used
 
     def _connect(self, deadline_s: float) -> Connection:
-        settings, address = self._settings, self._settings.address
+        server = self._servers.current
+        settings, address = server.settings, server.settings.address
         if address.tls and self._tls is None:
             self._tls = tls_context(settings)
         left_s = min(settings.connect_timeout_s, time_left(deadline_s, settings.url))
         try:
             sock = socket.create_connection((address.host, address.port), timeout=left_s)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if self._tls is not None:
+            if self._tls is not None and address.tls:
                 sock = self._tls.wrap_socket(sock, server_hostname=address.host)
         except (OSError, ssl.SSLError, TimeoutError) as error:
+            self._servers.failed(server)
             raise unreachable(settings.url, error, left_s) from error
-        return Connection(settings, sock)
+        return Connection(server, sock)
 
 
 _TRANSPORTS: weakref.WeakSet[Transport] = weakref.WeakSet()
@@ -189,7 +200,9 @@ os.register_at_fork(after_in_child=_after_fork)
 class Connection:
     """One connection: an exchange at a time, or one stream."""
 
-    def __init__(self, settings: ClientSettings, sock: socket.socket) -> None:
+    def __init__(self, server: Server, sock: socket.socket) -> None:
+        settings = server.settings
+        self.server = server
         self._url = settings.url
         self._socket = sock
         self._reader = AnswerReader(settings.answer_bytes_max)

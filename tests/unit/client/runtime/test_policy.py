@@ -9,7 +9,7 @@ import pytest
 from penstock.client import CommitBackpressure, RuntimeLimits
 from penstock.kernel.errors import Rejected
 from penstock.testing import seeded, seeds
-from tests.unit.client.runtime_world import World, conflict, increment
+from tests.unit.client.runtime.world import World, conflict, increment
 
 NOMINAL = [0.78125, 1.5625, 3.125, 6.25, 12.5, 25.0, 50.0, 100.0, 200.0, 400.0, 800.0, 1_000.0]
 

@@ -21,7 +21,7 @@ from penstock.protocol.errors import (
     RefusedByRule,
     Throttled,
 )
-from tests.unit.client.runtime_world import SimClient, World, append, conflict, increment
+from tests.unit.client.runtime.world import SimClient, World, append, conflict, increment
 
 EXACT = CommitBackpressure(jitter=0)
 
