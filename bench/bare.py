@@ -52,12 +52,15 @@ class GroupCommit:
         os.fsync(self.fd)
         self.loop = loop
         self.waiting: list[tuple[bytes, asyncio.Transport]] = []
+        self.lock = threading.Lock()
         self.wake = threading.Event()
         threading.Thread(target=self.run, daemon=True).start()
 
     def put(self, body: bytes, transport: asyncio.Transport) -> None:
-        self.waiting.append((body, transport))
-        if len(self.waiting) == 1:
+        with self.lock:  # or what is put into a group that was just taken is never answered
+            self.waiting.append((body, transport))
+            is_first = len(self.waiting) == 1
+        if is_first:
             self.wake.set()
 
     def run(self) -> None:
@@ -65,7 +68,8 @@ class GroupCommit:
         while True:
             self.wake.wait()
             self.wake.clear()
-            group, self.waiting = self.waiting, []
+            with self.lock:
+                group, self.waiting = self.waiting, []
             if not group:
                 continue
             data = b"".join([body for body, _ in group])
@@ -77,7 +81,8 @@ class GroupCommit:
 
     def answer(self, group: list[tuple[bytes, asyncio.Transport]]) -> None:
         for _, transport in group:
-            transport.write(FIXED)
+            if not transport.is_closing():  # one that raises would leave the rest unanswered
+                transport.write(FIXED)
 
 
 class Bare(asyncio.Protocol):

@@ -214,23 +214,29 @@ def penstock(count: int, seconds: float | None = None, *, compiled: bool = False
         raise MissingError("there is no compiled build here (make compiled)")
     settings = {"PYTHONPATH": str(servers.COMPILED)} if compiled else {}
     with servers.penstock(**settings) as port:
-        setup = connect(port, 1)[0]
-        ask(setup, post("/v0/topics/t", b'{"durability":"fsync"}').replace(b"POST", b"PUT", 1))
-        watchers = []
-        for _ in range(count):
-            answer = ask(setup, post("/v0/watch", b'{"topics":{"t":{"tail":true}}}'))
-            wid = json.loads(answer.partition(b"\r\n\r\n")[2])["wid"]
-            watcher = connect(port, 1)[0]
-            watcher.sendall(
-                b"GET /v0/watch/%b HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n"
-                % wid.encode()
-            )
-            watchers.append(watcher)
-        for watcher in watchers:
-            received = b""
-            while b"caught-up" not in received:
-                received += watcher.recv(1 << 16)
-        return Drive(over_http(port, watchers), seconds).run()
+        return Drive(over_http(port, watching(port, count)), seconds).run()
+
+
+def watching(port: int, count: int) -> list[socket.socket]:
+    """So many watchers of the topic `t`, each at its end."""
+    setup = connect(port, 1)[0]
+    ask(setup, post("/v0/topics/t", b'{"durability":"fsync"}').replace(b"POST", b"PUT", 1))
+    watchers = []
+    for _ in range(count):
+        answer = ask(setup, post("/v0/watch", b'{"topics":{"t":{"tail":true}}}'))
+        wid = json.loads(answer.partition(b"\r\n\r\n")[2])["wid"]
+        watcher = connect(port, 1)[0]
+        watcher.sendall(
+            b"GET /v0/watch/%b HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n"
+            % wid.encode()
+        )
+        watchers.append(watcher)
+    for watcher in watchers:
+        received = b""
+        while b"caught-up" not in received:
+            received += watcher.recv(1 << 16)
+    setup.close()
+    return watchers
 
 
 def over_http(port: int, watchers: list[socket.socket]) -> Scene:

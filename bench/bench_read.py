@@ -33,7 +33,7 @@ def run(report: Report) -> None:
     report.row("JSON, 1,000 a page, as bytes", raw, "records/s", ratio=ratio,
                against="written, 100 a request", goal="at least 3×", met=ratio >= 3)  # fmt: skip
     report.row("JSON, 1,000 a page, as objects of the client", json_rate, "records/s")
-    report.row(f"Arrow, {ARROW_PAGE:,} a page, when nobody has read them before", first_rate,
+    report.row(f"Arrow, {ARROW_PAGE:,} a page, when no client has read them before", first_rate,
                "records/s", ratio=first_rate / json_rate,
                against="JSON, as objects of the client")  # fmt: skip
     ratio = arrow_rate / json_rate

@@ -2,7 +2,7 @@
 
 *Spark running the query* is the request that runs it, from the moment it is sent until its last
 rows have arrived: Spark parses, plans, runs tasks, and sends Arrow. Everything else of a refresh is
-beside it, from the coordinator's decision until it has answered whoever asked: the decision until a
+beside it, from the coordinator's decision until it has answered the caller: the decision until a
 worker has the job; claiming it; finding what it reads; making the DataFrame; the difference to what
 the table holds; the Parquet file; the commit and the report. The same query by a bare client is
 measured in turns with it, and how much of that is Spark's planning.

@@ -68,13 +68,13 @@ def body(count: int) -> bytes:
     return b'{"records":[%b]}' % b",".join([RECORD] * count)
 
 
-def http(port: int, count: int) -> Outcome:
+def http(port: int, count: int, seconds: float | None = None) -> Outcome:
     content = body(count)
     return closed_loop(
         connect(port, CONNECTIONS),
         lambda number: post(f"/v0/topics/t{number}", content),
         http_is_whole,
-        seconds=SECONDS,
+        seconds=SECONDS if seconds is None else seconds,
     )
 
 

@@ -12,7 +12,7 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class Used(NamedTuple):
-    """Seconds of cores, by group of processes; `others_s` is what nobody named used."""
+    """Seconds of cores, by group of processes; `others_s` is what all other processes used."""
 
     wall_s: float
     by_group_s: dict[str, float]
@@ -63,7 +63,7 @@ def _process_s(pid: int) -> float:
 
 
 def _machine_s() -> float:
-    """Everything but idleness; time that a hypervisor took away counts as somebody else's."""
+    """Everything but idleness; time that a hypervisor took away counts as that of others."""
     words = Path("/proc/stat").read_text().splitlines()[0].split()[1:9]
     user, nice, system, _idle, _wait, irq, softirq, steal = map(int, words)
     return (user + nice + system + irq + softirq + steal) / TICKS_PER_S

@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 from bench import peers
 from bench.load import free_port, scratch, wait_for_port
@@ -31,16 +32,12 @@ def directory() -> Iterator[Path]:
 
 
 @contextmanager
-def process(arguments: list[str], *, port: int, env: dict[str, str] | None = None) -> Iterator[int]:
+def process(
+    arguments: list[str], *, port: int, env: dict[str, str] | None = None, cores: str = "0"
+) -> Iterator[int]:
     """A server on the first core; its process number. What it says is told if it does not start."""
     with tempfile.TemporaryFile(dir=scratch()) as said:
-        running = subprocess.Popen(
-            ["taskset", "-c", "0", *arguments],
-            # With bytecode, as an installed program has it: ours starts a process a snapshot.
-            env={**os.environ, "PYTHONDONTWRITEBYTECODE": "", **(env or {})},
-            stdout=said,
-            stderr=said,
-        )
+        running = start(arguments, said, env=env, cores=cores)
         try:
             try:
                 wait_for_port(port, is_alive=lambda: running.poll() is None)
@@ -53,6 +50,19 @@ def process(arguments: list[str], *, port: int, env: dict[str, str] | None = Non
             yield running.pid
         finally:
             stop(running)
+
+
+def start(
+    arguments: list[str], said: IO[bytes], *, env: dict[str, str] | None = None, cores: str = "0"
+) -> subprocess.Popen[bytes]:
+    """Start a server on some cores; what it says goes to a file."""
+    return subprocess.Popen(
+        ["taskset", "-c", cores, *arguments],
+        # With bytecode, as an installed program has it: ours starts a process a snapshot.
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "", **(env or {})},
+        stdout=said,
+        stderr=said,
+    )
 
 
 def stop(running: subprocess.Popen[bytes]) -> None:
@@ -76,12 +86,19 @@ def is_compiled() -> bool:
 @contextmanager
 def penstock(**settings: str) -> Iterator[int]:
     """`penstock serve`; its port."""
+    with penstock_process(**settings) as (port, _):
+        yield port
+
+
+@contextmanager
+def penstock_process(**settings: str) -> Iterator[tuple[int, int]]:
+    """`penstock serve`; its port and its process number."""
     port = free_port()
     with directory() as path:
         env = {"PENSTOCK_PORT": str(port), "PENSTOCK_DATA_DIR": str(path), **settings}
-        with process([sys.executable, "-m", "penstock", "serve"], port=port, env=env):
+        with process([sys.executable, "-m", "penstock", "serve"], port=port, env=env) as pid:
             wait_until_ready(port)
-            yield port
+            yield port, pid
 
 
 def wait_until_ready(port: int, *, seconds: float = 60.0) -> None:
