@@ -52,7 +52,7 @@ CHECKS := tests-spark tests-tables tests-delta tests-integration tests-repositor
 	types lint layers
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-cluster test-nightly bench shots lock docs vendor types-js generate format clean compiled smoke-compiled test-compiled wheel sim env-run env-dev \
+.PHONY: help demo test test-slow test-cluster test-nightly bench shots lock docs vendor types-js generate format clean compiled smoke-compiled test-compiled wheel sim oracle env-run env-dev \
 	checks slow-checks lint types layers
 
 help: ## show this list
@@ -75,9 +75,14 @@ test test-slow:
 test-cluster: export JAVA_HOME = $(shell head -n 1 $(DEV)/java-home 2>/dev/null)
 test-cluster: env-dev tests-cluster ## run the tests that need a Spark cluster, on one made here
 
-sim: env-dev ## run thousands of seeds of the simulated Raft group, about a quarter of an hour
+sim: env-dev ## run thousands of seeds of simulated Raft groups, of cores and of whole nodes, about an hour
 	@$(DEV)/bin/python -m tests.simulator.raft --runs 2000 --steps 20000
 	@$(DEV)/bin/python -m tests.simulator.raft --runs 200 --steps 3000 --liveness
+	@$(DEV)/bin/python -m tests.simulator.raft --system --runs 2000 --steps 20000
+	@$(DEV)/bin/python -m tests.simulator.raft --system --runs 200 --steps 3000 --liveness
+
+oracle: env-dev ## compare the Raft core with etcd's, where Go and etcd's sources are installed
+	@$(DEV)/bin/python -m tests.oracle
 
 test-nightly: env-dev ## run the long trials of differential refresh: random queries, all of TPC-H, 200 kills
 	@JAVA_HOME="$$(head -n 1 $(DEV)/java-home)" PENSTOCK_DELTA_QUERIES=2000 PENSTOCK_KILLS=100 \

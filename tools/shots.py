@@ -16,8 +16,8 @@ from tools import chromium
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 PICTURES: Final = ROOT / "docs" / "pictures"
-RUN_S: Final = 60.0
-"""How long the demo runs first, so that charts have something to show."""
+RUN_S: Final = 60
+"""For how many seconds the demo runs first, so that charts have something to show."""
 
 
 class Shot(NamedTuple):
@@ -39,7 +39,7 @@ async def take(browser: Browser, base: str, shot: Shot) -> None:
     size = {"width": shot.width, "height": shot.height}
     page = await browser.new_page(viewport=size, color_scheme=shot.theme)
     await page.goto(base + shot.path)
-    await page.wait_for_selector("main h1")
+    await page.wait_for_selector(".shell main h1")
     await page.wait_for_timeout(5_000)
     await page.screenshot(path=PICTURES / f"{shot.name}.png")
     await page.close()
@@ -55,7 +55,9 @@ async def main() -> None:
         plant = Plant(Path(directory), print)
         try:
             await plant.start()
-            await asyncio.sleep(RUN_S)
+            for _ in range(RUN_S):
+                await plant.look()  # which also finds the load that this machine stores
+                await asyncio.sleep(1)
             async with async_playwright() as playwright:
                 browser = await playwright.chromium.launch(
                     executable_path=found, args=["--no-sandbox"]

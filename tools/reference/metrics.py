@@ -1,7 +1,8 @@
-"""The page of metrics: what the server's registry of them says."""
+"""The page of metrics: what the registries of the server and of ingest say."""
 
 from __future__ import annotations
 
+from penstock.ingest import status as ingest_status
 from penstock.protocol.history import SERIES
 from penstock.protocol.metrics import Metric
 from penstock.server.api.metrics import METRICS, TOPICS_SHOWN_MAX
@@ -18,7 +19,18 @@ def metrics_page() -> str:
     lines += [f"shows the first {TOPICS_SHOWN_MAX:,} topics by name; `&prefix=NAME` narrows them."]
     lines += ["", "| name | kind | labels | in JSON | meaning |", "|---|---|---|---|---|"]
     lines += [row(metric) for metric in METRICS.metrics]
-    return "\n".join([*lines, *series_lines()]) + "\n"
+    return "\n".join([*lines, *series_lines(), *ingest_lines()]) + "\n"
+
+
+def ingest_lines() -> list[str]:
+    """The metrics of the port for status of `penstock ingest`."""
+    lines = ["", "## Ingest", ""]
+    lines += [
+        "`GET /metrics` of the edge's port for status gives these; those of the edge are also"
+    ]
+    lines += ["in its `GET /status`."]
+    lines += ["", "| name | kind | labels | in the status | meaning |", "|---|---|---|---|---|"]
+    return lines + [row(metric) for metric in ingest_status.METRICS.metrics]
 
 
 def series_lines() -> list[str]:

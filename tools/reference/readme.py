@@ -30,7 +30,10 @@ CHOSEN: Final = (
     ("stores", "rocksdb"),
     ("recovery", "recover"),
     ("fairqueue", "mark + pop, 1,000,000 keys wait"),
-    ("flow", "AsyncChannel, one item at a time"),
+    ("ingest", "400 messages: a batch's job"),
+    ("ingest", "100,000 readings/s: delay p50"),
+    ("ingest", "100,000 readings/s: delay p99"),
+    ("ingest", "as fast as it goes"),
 )
 """What is shown, by benchmark and row; a benchmark of which no result is kept is left out."""
 

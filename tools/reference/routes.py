@@ -101,7 +101,7 @@ def row(route: Route, statuses: list[int]) -> str:
 
 
 def own_check(route: Route) -> str:
-    """Who may call a route that names no scope."""
+    """The callers of a route that names no scope."""
     if route.guard == "probe":
         return "none"
     if route.guard == "key":

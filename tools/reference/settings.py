@@ -8,6 +8,7 @@ from penstock.cli.ingest import edge
 from penstock.cli.serve import serve
 from penstock.cli.table import run
 from penstock.config import (
+    CLUSTER_TABLE,
     FILE_NAME,
     FILE_TABLE,
     INGEST_TABLE,
@@ -28,6 +29,9 @@ def settings_page() -> str:
     lines += ["`PENSTOCK_CONFIG` names), that over the default. Sizes may be written as people do:"]
     lines += ["`64 MiB`. A name that is not known is refused with the nearest one that is.", ""]
     lines += _table(FILE_TABLE, serve)
+    lines += ["", "What `penstock serve` can be told about the cluster that it is a node of; its"]
+    lines += [f"table is `[{CLUSTER_TABLE}]`.", ""]
+    lines += _table(CLUSTER_TABLE, serve)
     lines += ["", f"What `penstock ingest` can be told; its table is `[{INGEST_TABLE}]`.", ""]
     lines += _table(INGEST_TABLE, edge)
     lines += ["", f"What `penstock table run` can be told; its table is `[{TABLES_TABLE}]`. The"]
@@ -44,7 +48,9 @@ def _table(table: str, command: Command | None = None) -> list[str]:
     flags = {option.name: option.opts[0] for option in command.params} if command else {}
     for name, _, default, doc, choices in described(table).values():
         meaning = f"{doc} One of {', '.join(choices)}." if choices else doc
-        flag = f"`{flags[name]}`" if name in flags else ""
+        own = f"{table}_{name}"  # where the name alone is the flag of another table's setting
+        flag = flags.get(own if own in flags else name, "")
+        flag = f"`{flag}`" if flag else ""
         shown = f"`{sized(name, default)}`" if default else "–"
         said = f"`{variable(name, table)}`"
         lines.append(f"| `{name}` | {said} | {flag} | {shown} | {cell(meaning)} |")
