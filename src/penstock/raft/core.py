@@ -653,12 +653,11 @@ class Core:
         self._follow(message)
         if message.prev_index < self.commit:
             self._require_committed(message.entries)
-            self._confirm(message.sender, self.commit)
+            self._confirm_or_say_full(message, self.commit)
         elif not self._has(message.prev_index, message.prev_term):
             self._refuse(message)
         elif self.full and message.entries:
-            index = min(message.prev_index, self.log.synced)
-            self._confirm(message.sender, index, saturated=True)
+            self._confirm_or_say_full(message, message.prev_index)
         else:
             self._take(message.entries)
             last = message.prev_index + len(message.entries)
@@ -674,12 +673,22 @@ class Core:
     def _has(self, index: int, term: int) -> bool:
         return self.log.term_at(index) == term
 
-    def _confirm(self, to: int, index: int, *, saturated: bool = False) -> None:
-        answer = m.AppendAnswer(to, self.member, self.term, index, saturated=saturated)
-        if saturated:  # what it confirms is synced, and what is to be written may be stuck
-            self._answer(answer)
+    def _confirm_or_say_full(self, message: m.Append, index: int) -> None:
+        """Confirm an index up to which the logs agree, or say what is synced of it.
+
+        Entries may be committed here and not synced: a majority of others has them. An answer that
+        waits for their write would leave the leader without a word while the disk is full.
+        """
+        if self.full and message.entries:
+            synced = min(index, self.log.synced)
+            self._answer(
+                m.AppendAnswer(message.sender, self.member, self.term, synced, saturated=True)
+            )
         else:
-            self._after.append(answer)
+            self._confirm(message.sender, index)
+
+    def _confirm(self, to: int, index: int) -> None:
+        self._after.append(m.AppendAnswer(to, self.member, self.term, index))
 
     def _refuse(self, message: m.Append) -> None:
         """Hint at the last entry here that may be the leader's as well."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import time
 from pathlib import Path
 from random import Random
@@ -25,9 +26,11 @@ async def kill_under_load(
         await edge.start()
         load = LoadGenerator(Target("127.0.0.1", edge.port), fleet, Steady(100))
         running = asyncio.ensure_future(load.run(seconds=1_000_000))
-        for _ in range(kills):
+        for number in range(kills):
             await _life(load, running, random, edge, server)
-            victims = random.choice(("edge", "server", "both"))
+            victims = random.choice(("edge", "server", "both")) if number else "edge"
+            if not number:  # so that something is sent again, whatever chance says
+                await _freeze_with_messages(load, edge)
             if victims != "server":
                 edge.kill()
             if victims != "edge":
@@ -65,3 +68,16 @@ async def _life(
     await until(goes_on, "acknowledgements after a kill", patience_s=120.0)
     end_s = time.monotonic() + random.uniform(0.0, 0.4)
     await until(lambda: time.monotonic() > end_s, "a while")
+
+
+async def _freeze_with_messages(load: LoadGenerator, edge: EdgeProcess) -> None:
+    """Stop an edge where it is, and wait until a device has sent what it cannot acknowledge."""
+    edge.process.send_signal(signal.SIGSTOP)
+    acked = sum(device.core.acked for device in load.devices)
+
+    def are_unanswered() -> bool:
+        nonlocal acked
+        before, acked = acked, sum(device.core.acked for device in load.devices)
+        return before == acked and any(device.core.unacked for device in load.devices)
+
+    await until(are_unanswered, "messages without an answer")

@@ -204,6 +204,16 @@ def test_a_full_member_says_so_at_once() -> None:
     assert member.outside.posted == [m.AppendAnswer(2, 1, 1, 0, saturated=True)]
 
 
+def test_a_full_member_says_so_of_entries_that_are_committed_without_it() -> None:
+    member = Member((1, 2, 3))
+    member.tell(m.Append(1, 2, 1, 0, 0, 0, appended(1, 2)))
+    member.written(FULL)
+    member.tell(m.Append(1, 2, 1, 2, 1, 2, ()))  # the other two have synced both
+    member.outside.posted.clear()
+    member.tell(m.Append(1, 2, 1, 0, 0, 2, appended(1, 2)))
+    assert member.outside.posted == [m.AppendAnswer(2, 1, 1, 0, saturated=True)]
+
+
 def test_what_the_store_has_of_a_refused_write_is_cut_before_it_is_repeated() -> None:
     member = Member((1, 2, 3))
     member.tell(m.Append(1, 2, 1, 0, 0, 0, appended(1, 2)))
