@@ -221,20 +221,27 @@ def flip_a_bit(log: Path) -> None:
 
 def test_a_follower_with_a_full_disk_says_so_and_catches_up(tmp_path: Path) -> None:
     with faulty(tmp_path) as (made, faults):
+        wait_until(lambda: all_linked(made), "all links to be up after the restarts")
         leader = made.leader_of(0)
         write_on(leader, "t", 0)
         full = made.others(leader.name)[0]
+        wait_for_values(full, "t", [0])
+        term = full.view()["partitions"][0]["term"]
         faults[full.name].write_text("full")
         values: list[Any] = [0]
 
         def is_said() -> bool:
             values.append(len(values))
             write_on(leader, "t", values[-1])
-            followers = made.leader_of(0).view()["partitions"][0]["followers"]  # it may move
-            waits = [each["waits"] for each in followers if each["name"] == full.name]
-            return any("full disk" in why for why in waits)
+            group = made.leader_of(0).view()["partitions"][0]  # the leader may move
+            waits = [each["waits"] for each in group["followers"] if each["name"] == full.name]
+            # It may not answer in a term that it cannot sync: then it is not heard from.
+            why = "full disk" if group["term"] == term else "it is not heard from"
+            return any(why in each for each in waits)
 
-        wait_until(is_said, "the leader to know that the disk is full")
+        wait_until(
+            is_said, lambda: f"the leader to know of the full disk: {made.leader_of(0).view()}"
+        )
         assert full.values("t") != values
         faults[full.name].unlink()
         wait_for_values(full, "t", values)
