@@ -138,13 +138,13 @@ wheel: env-dev ## build the wheel to publish, compiled, into dist
 	@PENSTOCK_COMPILE=1 $(DEV)/bin/python -m pip --quiet wheel --no-deps --no-build-isolation \
 		--wheel-dir dist .
 
-lock: env-dev ## resolve the requirements anew into requirements/*.txt
+lock: env-dev ## resolve the requirements and write requirements/*.txt
 	@$(DEV)/bin/python tools/lock.py
 
 docs: env-dev ## write the generated reference into docs/reference
 	@$(DEV)/bin/python -m tools.reference
 
-vendor: env-dev ## fetch what the dashboard brings along anew, by npm, with hashes
+vendor: env-dev ## fetch the dashboard's third-party files again, by npm, with hashes
 	@$(DEV)/bin/python tools/vendor.py
 
 types-js: ## check the JSDoc types of the dashboard's modules, where npm is there

@@ -224,7 +224,7 @@ def large(report: Report, place: Place, watch: Watch, shape: str) -> None:
     """Messages of 1 MiB: the smallest windows of them alone would take ten times the budget."""
     began_s = time.monotonic()
     before = resident_bytes(place.process, "VmRSS:")
-    Path(f"/proc/{place.process}/clear_refs").write_text("5")  # the peak begins anew
+    Path(f"/proc/{place.process}/clear_refs").write_text("5")  # the peak starts over
     with load(place, "steady", HIGH_PER_S, HIGH_PER_S, readings=LARGE_READINGS):
         time.sleep(SETTLE_S)
         grown = resident_bytes(place.process, "VmHWM:") - before

@@ -138,7 +138,7 @@ def go_on_with_a_newer_python(options: argparse.Namespace) -> None:
 def go_on_outside_our_environments(options: argparse.Namespace) -> None:
     """Hand over to the Python an environment of ours was made with, if we run inside one.
 
-    A shell that activated it finds its Python first; an environment made anew from within would be
+    A shell that activated it finds its Python first; an environment remade from within would be
     removed under our feet.
     """
     ours = Path(options.root).resolve() / ".venv"

@@ -1,4 +1,4 @@
-"""Resolve the requirements anew into pinned files with hashes and no addresses: `make lock`."""
+"""Resolve the requirements into pinned files with hashes and no addresses: `make lock`."""
 
 from __future__ import annotations
 

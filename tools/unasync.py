@@ -71,7 +71,7 @@ def main() -> int:
     stale = [path for path, text in wanted.items() if not path.exists() or path.read_text() != text]
     strangers = [path for path in sorted(TARGET.glob("*.py")) if path not in wanted]
     for path in (*stale, *strangers):
-        print(f"{path.relative_to(ROOT)}: {'not in step' if check else 'written anew'}")
+        print(f"{path.relative_to(ROOT)}: {'not in step' if check else 'rewritten'}")
         if not check:
             path.unlink(missing_ok=True) if path in strangers else path.write_text(wanted[path])
     return 1 if check and (stale or strangers) else 0

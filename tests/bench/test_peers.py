@@ -11,7 +11,7 @@ from bench.peers import MissingError, program, take_turns
 
 @pytest.fixture
 def path(tmp_path, monkeypatch) -> Path:
-    """The only directory in which programs are found; asking to install starts anew."""
+    """The only directory in which programs are found; asking to install starts over."""
     monkeypatch.setenv("PATH", str(tmp_path))
     peers._install.cache_clear()
     peers._say.cache_clear()

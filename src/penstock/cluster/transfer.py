@@ -305,7 +305,7 @@ class Transfers:
         return data
 
     def _check_cold(self, offer: Offer) -> None:
-        """Check every segment as a whole; a damaged one is removed, so that it is fetched anew."""
+        """Check every segment as a whole; a damaged one is removed, so that it is fetched again."""
         cold = self._engine.cold_files
         assert cold is not None, "a node of a cluster has a data directory"
         for file in offer.files:

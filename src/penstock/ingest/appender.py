@@ -71,7 +71,7 @@ class Appender:
         self._synced_ms = 0
         self._checkpoint_ms = 0
         self._unsaved = 0
-        self._lives = 0  # how often the topic was made anew: it has other keys each time
+        self._lives = 0  # how often the topic was recreated: it has other keys each time
         self._logged_ms = -LOG_EVERY_MS
         core.on_message = self._wake.set
 

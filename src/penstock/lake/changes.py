@@ -245,7 +245,7 @@ def _check_names(ours: Changes, theirs: Changes, schema_ids: Mapping[str, int]) 
 def _conflict(ours: str, what: str, theirs: str) -> Conflict:
     return Conflict(
         f"another commit ({theirs}) changed what this one changes ({ours}, {what}) since the "
-        "snapshot it started from: read again and commit anew",
+        "snapshot it started from: read again and commit again",
         ours=ours,
         theirs=theirs,
         what=what,

@@ -132,7 +132,7 @@ def _spend(database: Database, cursor: Any, token: str) -> None:
     cursor.execute(database.sql("DELETE FROM penstock_lake_writers WHERE token = ?"), (token,))
     if cursor.rowcount != 1:
         raise Conflict(
-            f"the reservation {token} has expired, and its files may be gone: write them anew"
+            f"the reservation {token} has expired, and its files may be gone: write them again"
         )
 
 
@@ -207,14 +207,14 @@ def _check_conflicts(
         "SELECT changes_made FROM ducklake_snapshot_changes WHERE snapshot_id > ?", base
     )
     if len(texts) < state.latest.id - base:
-        raise Conflict(f"some snapshots since {base} have expired: read again and commit anew")
+        raise Conflict(f"some snapshots since {base} have expired: read again and commit again")
     theirs = parse_all(text for (text,) in texts)
     deleted = theirs.ids("deleted_from_table")
     emptied = made.tables_emptied & deleted
     if emptied:
         raise Conflict(
             f"another commit deleted from table {min(emptied)} since snapshot {base}: read again "
-            "and commit anew"
+            "and commit again"
         )
     files: set[int] = set()
     if deleted & made.changes.ids("deleted_from_table"):

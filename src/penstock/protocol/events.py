@@ -103,7 +103,7 @@ class TableChanges(Struct, frozen=True, kw_only=True):
 
 
 class TableReset(Struct, frozen=True, kw_only=True):
-    """The changes of a watched table cannot be told: its rows follow anew."""
+    """The changes of a watched table cannot be told: its rows follow again."""
 
     table: str
     reason: str

@@ -448,7 +448,7 @@ class Core:
         self._send_heartbeats()
 
     def _is_heard(self) -> bool:
-        """Whether a majority has answered since the last check; begins anew."""
+        """Whether a majority has answered since the last check; the next check starts from here."""
         voters, heard = self.members.voters, {self.member}
         for member, progress in self.progress.items():
             if progress.heard:

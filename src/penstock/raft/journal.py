@@ -35,7 +35,7 @@ LETTER_VERSION: Final = 1
 KEEP_BYTES_MAX: Final = 1024 * MIB
 """From this size on a log is not kept for a member that is behind."""
 FIRST_READ_MAX: Final = 1 << 62
-"""Reads are numbered from a random number up to this, in each life of a member anew."""
+"""Reads are numbered from a random number up to this, drawn at each start of a member."""
 OnLeader = Callable[[int, int, int], None]
 
 

@@ -122,7 +122,7 @@ class Progress:
         return True
 
     def probe(self, next_index: int) -> None:
-        """Find anew where the logs agree, from here on."""
+        """Look again for the place where the logs agree, from here on."""
         self.stage, self.next = Stage.PROBE, max(next_index, self.match + 1)
         self.waiting, self.snapshot = False, 0
         self._flight.clear()

@@ -253,7 +253,7 @@ class FullRefresh:
     ) -> FeedFile | None:
         """What changed, for readers: compared here, or by Spark where everything was replaced.
 
-        A table that was made anew has no feed: its readers are made anew as well.
+        A table that was recreated has no feed: its readers are rebuilt as well.
         """
         table, change, token = written.table, written.difference, task.token
         if any(column.name.lower() == WEIGHT_COLUMN.name for column in table.columns):

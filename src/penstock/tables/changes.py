@@ -1,7 +1,7 @@
 """What changed in a table, commit by commit: for watchers, and for topics that it is published to.
 
 The change feed says it where there is one; else the lake's own history is read. Where neither leads
-on, because snapshots have expired, the table was made anew, or too much changed at once, a reader
+on, because snapshots have expired, the table was recreated, or too much changed at once, a reader
 begins again from the contents: it is told why.
 """
 
@@ -97,7 +97,7 @@ def next_step(
         except Rejected:
             return ResetNeeded(Lost.RECREATED, f"{name} is not in the lake any more")
         if table.uuid != uuid:
-            return ResetNeeded(Lost.RECREATED, f"{name} was made anew")
+            return ResetNeeded(Lost.RECREATED, f"{name} was recreated")
         if after > latest.id:
             text = f"the lake ends with snapshot {latest.id}, before {after}: was it restored?"
             return ResetNeeded(Lost.AHEAD, text)

@@ -92,7 +92,7 @@ class PublishedParts:
 
     @property
     def uuid(self) -> str:
-        """Which table it is of: a table that is made anew has another."""
+        """Which table it is of: a table that is recreated has another."""
         return self._change.table.uuid
 
     @property

@@ -84,7 +84,7 @@ def test_many_refreshes_leave_few_live_files(spark: Any, lake: Catalog, duck: Du
         duck.run(f"INSERT INTO customer VALUES ({100 + number}, 'new {number}')")
         refresh(spark, lake, "made", query, files_max=3)
         counts.append(len(lake.table_at("made").files))
-    assert counts == [1, 2, 3, 1, 2], "written anew when there were three"
+    assert counts == [1, 2, 3, 1, 2], "rewritten when there were three"
     assert lake.scan("made").num_rows == 9 + 5
 
 

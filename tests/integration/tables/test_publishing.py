@@ -183,7 +183,7 @@ def test_what_cannot_be_told_begins_again_and_says_why(
         published(serial, topics)
     resets = [r.data for r in records(topics, "out") if r.data.get("op") == "reset"]
     assert [(data["reason"], data["complete"]) for data in resets] == [("history_expired", True)]
-    # A topic that is made anew gets the contents, without a reset: it has nothing to forget.
+    # A topic that is recreated gets the contents, without a reset: it has nothing to forget.
     topics.delete_topic("out")
     topics.put_topic("out")
     with serial.warehouse.coordinator():

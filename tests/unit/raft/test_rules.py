@@ -332,7 +332,7 @@ def test_rule_7_nor_does_one_of_before_a_snapshot():
     assert core.log.synced == 2
 
 
-# 8: the election timeout is drawn anew ------------------------------------------------------------
+# 8: the election timeout is redrawn ------------------------------------------------------------
 
 
 def test_rule_8_the_timeout_is_drawn_from_ten_to_twenty_ticks_at_each_start():

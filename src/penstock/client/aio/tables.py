@@ -88,7 +88,7 @@ class AsyncTables:
         """The rows of a table at a snapshot, then the changes behind it: no gap, no overlap.
 
         `after` is the `position` of an earlier watch: then only what changed behind it. If that
-        cannot be told any more, a `TableReset` says why, and the rows follow anew.
+        cannot be told any more, a `TableReset` says why, and the rows follow again.
         """
         settings = self._runner.settings
         core = TableWatchCore(name, after, settings.reconnect, self._runner.random)

@@ -100,7 +100,7 @@ class Feed:
                 await self._follow(await self._list())
             except CallError as error:
                 await self._rest(error)
-            except Exception as error:  # our bug: report it, and read the state anew
+            except Exception as error:  # our bug: report it, and read the state again
                 broken = NotPenstock(f"space {self._space!r} cannot be followed: {error!r}")
                 broken.__cause__ = error
                 await self._rest(broken)

@@ -72,7 +72,7 @@ class Peek:
     def look(self, now_ms: int) -> bytes | None:
         """The members of the next `peek`, without braces; None if there is nothing to tell yet."""
         head_seq = self._head()
-        if head_seq < self.to_seq:  # the topic was made anew
+        if head_seq < self.to_seq:  # the topic was recreated
             self._scanned_to = self.to_seq = 0
         allowed = self._allowance.records(now_ms)
         if head_seq == self._scanned_to or not allowed:

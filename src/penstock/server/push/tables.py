@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 PAGE_ROWS: Final = 1_000
 PART_CHANGES: Final = 1_000
 CHANGES_MAX: Final = 100_000
-"""A commit that changed more rows is told as a reset: the rows follow anew."""
+"""A commit that changed more rows is told as a reset: the rows follow again."""
 HEARTBEAT_S: Final = 15.0
 LOOK_S: Final = 0.25
 """How often the lake is looked at without a notification: other tools do not send any."""

@@ -298,7 +298,7 @@ def old_version(lake: Catalog, now: TableVersion, since: int) -> TableVersion:
     with lake.look() as reader:
         created = None if table.id < 0 else reader.created_in(table.id)
         if created is None or created > since:
-            raise SourceRecreated(f"{table.qualified} was made anew after snapshot {since}")
+            raise SourceRecreated(f"{table.qualified} was recreated after snapshot {since}")
         last = _last_unchanged(reader, table.id, since, until)
         snapshot = reader.snapshot(last)
         files = reader.files(table, begun_by=last, not_ended_by=last)

@@ -284,7 +284,7 @@ def delta_frame(
 
 
 def _filled_there(run: StagesRun, plan: Staged) -> tuple[Made, ...] | None:
-    """All that is kept, made anew by Spark's tasks; None if they cannot."""
+    """All that is kept, rebuilt by Spark's tasks; None if they cannot."""
     made = [run.state_run(kept).filled_there() for kept in plan.kept]
     found = tuple(each for each in made if each is not None)
     return found if len(found) == len(made) else None

@@ -25,7 +25,7 @@ _LOG: Final = logging.getLogger(__name__)
 _COMPILE_TIMEOUT_S: Final = 120
 _EPOCH: Final = (1980, 1, 1, 0, 0, 0)
 _TRAINING: Final = 2
-"""The version of the jobs in `training`: an archive made by other jobs is made anew."""
+"""The version of the jobs in `training`: an archive made by other jobs is recreated."""
 
 
 def cache_dir(given: Path | None = None) -> Path:

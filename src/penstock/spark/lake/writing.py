@@ -40,7 +40,7 @@ class WriteOptions:
     A result that is expected to have at most `collect_rows_max` rows, and has at most
     `collect_bytes_max` bytes, is written here. If it and the table have at most `compare_rows_max`
     rows they are compared, and where at most `difference_share_max` of the rows differ, only those
-    are written; a table of `files_max` files is written anew all the same. Files below
+    are written; a table of `files_max` files is rewritten all the same. Files below
     `small_bytes` are put together.
     """
 
@@ -158,7 +158,7 @@ class _Job:
         )  # fmt: skip
 
     def _difference(self, table: TableInfo, rows: pa.Table) -> Difference | None:
-        """What to change of the table, if that is less work than to write it anew."""
+        """What to change of the table, if that is less work than to rewrite it."""
         current, limits = self.current, self.limits
         if current is None or current.table != table:
             return None

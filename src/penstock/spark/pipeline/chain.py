@@ -67,7 +67,7 @@ INLINE_BYTES_MAX: Final = 32 * MIB
 TASK_BYTES_MIN: Final = 256 << 10
 """A task is not worth starting for fewer bytes of messages."""
 SAMPLE_MS: Final = 5_000
-"""How often the share of parse in the time of frames is measured anew."""
+"""How often the share of parse in the time of frames is measured again."""
 _SPENT: Final = "_spent_ns"
 
 

@@ -245,7 +245,7 @@ class PipelineRunner:
         if cursor.epoch != state.epoch:
             raise TopicRecreated(
                 f"topic {topic!r} was deleted and made again (epoch {cursor.epoch}, now "
-                f"{state.epoch}): give the pipeline another name to begin anew"
+                f"{state.epoch}): give the pipeline another name to start over"
             )
         self.stored_seq, self.head_seq = cursor.seq, state.head_seq
         self.basis = cursor.basis
@@ -454,7 +454,7 @@ class _Round:
         return self._store.reserve()
 
     def _chain_now(self) -> Chain:
-        """The chain of the session there is; a new session is asked anew what steps give."""
+        """The chain of the session there is; a new session is asked again what steps give."""
         spark = self._runner.link.session()
         if self._chain is None or self._chain.spark is not spark:
             chain = Chain(spark, self._pipeline)

@@ -55,7 +55,7 @@ class SideStore:
             self._remove(version)
 
     def _hold(self) -> None:
-        """Renew the reservation in good time; if it has run out, the files are written anew."""
+        """Renew the reservation in good time; if it has run out, the files are written again."""
         now_ms = self._lake.clock.monotonic_ms()
         if now_ms < self._until_ms:
             return

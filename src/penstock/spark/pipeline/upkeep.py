@@ -34,7 +34,7 @@ TIERS: Final = (
     ),
 )
 """A file is in one tier. If the second took files of the first as well, it would find enough of
-them every second, and write its own, which are much larger, anew each time.
+them every second, and write its own, which are much larger, from scratch each time.
 """
 EVERY_S: Final = 1.0
 CLEAN_EVERY_S: Final = 60.0

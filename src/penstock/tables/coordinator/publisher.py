@@ -267,7 +267,7 @@ class Publisher:
             self._list(table, _WHOLE, snapshot, all_rows(change, page.rows))
         file = self._file(table, _WHOLE, snapshot)
         if file is None:
-            raise NotOurs(f"the contents of {table.name} were listed anew")
+            raise NotOurs(f"the contents of {table.name} were listed again")
         return self._parts(publication.table, self._read(table, file, change), reset)
 
     def _list(self, table: TableInfo, after: int, until: int, change: TableChange) -> None:

@@ -80,7 +80,7 @@ def _refuse_early(tree: exp.Query) -> None:
                 "recursive queries are recomputed in full",
             )
         if isinstance(node, exp.TableSample):
-            raise refusal(Cause.SAMPLED, node, "a sample is drawn anew each time")
+            raise refusal(Cause.SAMPLED, node, "a sample is redrawn each time")
         if isinstance(node, exp.Pivot):
             raise refusal(Cause.UNSUPPORTED, node, "PIVOT and UNPIVOT have no rule")
         _refuse_call(node)

@@ -163,7 +163,7 @@ class UnitCommitter:
                 return self.cancelled(claimed, f"{table.name} was changed while it was refreshed")
         for name, source in run.sources.items():
             if found.topics.get(name) != source:
-                return self.cancelled(claimed, f"{name} was declared anew while it was read")
+                return self.cancelled(claimed, f"{name} was declared again while it was read")
         overtaken = self._overtaken(run, claimed)
         if overtaken is not None:
             return self.cancelled(claimed, overtaken)

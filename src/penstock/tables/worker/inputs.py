@@ -77,7 +77,7 @@ def pending_changes(lake: Catalog, after: int, made: Made, base: Snapshot) -> Ch
     """What changed in a table since a snapshot, including its uncommitted result."""
     if made.table.id < 0:
         raise SourceRecreated(
-            f"{made.table.name} was made anew: its changes since then are unknown"
+            f"{made.table.name} was recreated: its changes since then are unknown"
         )
     until = base.id + 1
     with lake.look() as reader:
@@ -185,7 +185,7 @@ class UnitRun:
     frontiers: dict[str, Frontier] = field(default_factory=dict)
     schemas: dict[str, SchemaInfo] = field(default_factory=dict)
     rebuild: Mapping[str, ReasonCode] = field(default_factory=dict)
-    """Members that have to be made anew, and why."""
+    """Members that have to be rebuilt, and why."""
     factors: Mapping[str, Mapping[Mode, float]] = field(default_factory=dict)
     """What refreshes of members cost, against what they were estimated to cost."""
     stateful: frozenset[str] = frozenset()
@@ -348,7 +348,7 @@ class Inputs:
             with self._lake.look() as reader:
                 created = reader.created_in(table.id)
             if created is not None and created > after:
-                raise SourceRecreated(f"{table.qualified} was made anew since snapshot {after}")
+                raise SourceRecreated(f"{table.qualified} was recreated since snapshot {after}")
             return self._lake.change_span(table, after, until)
 
         return look

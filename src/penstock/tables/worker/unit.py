@@ -102,13 +102,13 @@ class UnitWorker:
         inputs = {
             source: self._inputs.of(run, table.name, source, before) for source in table.sources
         }
-        anew = ReasonCode.SOURCE_RECREATED if recreated(inputs) else run.rebuild.get(table.name)
+        rebuilt = ReasonCode.SOURCE_RECREATED if recreated(inputs) else run.rebuild.get(table.name)
         return RefreshTask(
             definition=table,
             inputs=inputs,
             current=current,
-            frontier=before if current is not None and anew is None else None,
-            reason=_reason(current, before, anew, forced=forced),
+            frontier=before if current is not None and rebuilt is None else None,
+            reason=_reason(current, before, rebuilt, forced=forced),
             target=self._target(run, table.name, current),
             token=claimed.token,
             factors=run.factors.get(table.name, {}),
@@ -243,7 +243,7 @@ def _named(tell: Tell, table: str) -> Tell:
 def _reason(
     current: TableVersion | None,
     before: Frontier | None,
-    anew: ReasonCode | None,
+    rebuilt: ReasonCode | None,
     *,
     forced: bool,
 ) -> ReasonCode:
@@ -251,8 +251,8 @@ def _reason(
         return ReasonCode.FIRST_LOAD
     if before is None:
         return ReasonCode.QUERY_CHANGED
-    if anew is not None:
-        return anew
+    if rebuilt is not None:
+        return rebuilt
     return ReasonCode.REQUESTED if forced else ReasonCode.AS_CONFIGURED
 
 

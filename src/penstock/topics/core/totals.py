@@ -48,7 +48,7 @@ class Shelves(Generic[T]):
                 self._shelves.remove(shelf)
 
     def part(self, number: int) -> list[T]:
-        """One shelf; numbers beyond the last begin anew, so that counting walks over everything."""
+        """One shelf; numbers beyond the last start over, so that counting walks over everything."""
         return list(self._shelves[number % len(self._shelves)].values()) if self._shelves else []
 
     def parts(self) -> Iterator[list[T]]:

@@ -373,7 +373,7 @@ class Engine:
         return topic
 
     def check_not_arriving(self, name: str) -> None:
-        """Raise `NotReady` while a topic is absent only because its partition is read in anew."""
+        """Raise `NotReady` while a topic is absent only because its partition is read in again."""
         if self.is_arriving(name):
             raise NotReady("the topic's partition takes in a snapshot: try again, or another node")
 

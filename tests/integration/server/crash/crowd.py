@@ -66,7 +66,7 @@ class Shared:
         return self.moment
 
     async def check(self, wire: Wire) -> None:
-        """After a restart: compare, and begin anew with what is there."""
+        """After a restart: compare, and start over with what is there."""
         whole = await wire.whole(self.name)
         if whole is None:
             assert not self.checked, f"{self.name} is gone"

@@ -131,10 +131,10 @@ function here(id, on, hidden) {
   reopen(found.isNew);
 }
 
-/** Open the stream again if it should have other pages, or begin one anew. @param {boolean} [anew] */
-function reopen(anew = false) {
+/** Open the stream again if it should have other pages, or open it from the start. @param {boolean} [fresh] */
+function reopen(fresh = false) {
   const wanted = subjects(tabs, tab);
-  if (anew || wanted.length !== streamed.length || wanted.some((on) => !streamed.includes(on))) open();
+  if (fresh || wanted.length !== streamed.length || wanted.some((on) => !streamed.includes(on))) open();
 }
 
 /** Open the stream of all tabs, again if there is one: after a moment, so that tabs may come together. */

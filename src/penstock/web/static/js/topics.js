@@ -89,7 +89,7 @@ function View({ twin }) {
     return () => clearInterval(timer);
   }, [key, older.pages]);
   if (!topics?.topics) return html`<${Missing} of=${topics} what="Topics" />`;
-  // The live rows are sorted anew each second: one that was behind them may be among them now.
+  // The live rows are re-sorted every second: one that was behind them may be among them now.
   const seen = new Set(), rows = [...topics.topics, ...older.rows].filter((row) => !seen.has(row.topic) && seen.add(row.topic)), filtered = Boolean(query.prefix || query.type);
   return html`<div class="titlebar"><h1>${sentence(rows, counts?.topics, filtered)}</h1><span class="sp"></span>
       <${Deed} scope="write" kind="go" icon="send" act=${() => deeds().then((module) => module.publish(""))}>Publish<//>
