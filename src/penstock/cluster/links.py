@@ -129,6 +129,7 @@ class Links:
         self._peers: dict[int, Peer] = {}
         self._bulk: dict[int, Peer] = {}
         self._heard_ms: dict[int, int] = {}
+        self._let_in: dict[int, LinkMember] = {}
         self.urls: dict[int, str] = {}
         self.entries: dict[int, EntryVersions] = {}
 
@@ -145,8 +146,17 @@ class Links:
         await self.port.stop()
 
     def know(self, members: Iterable[LinkMember]) -> None:
-        """Keep connections to these members, and to no others."""
-        wanted = {each.id: each for each in members if each.id != self.identity.member.id}
+        """Keep connections to these members and to peers that were let in, and to no others.
+
+        A node whose log is behind has an old list: were it to drop the peers that are not in it,
+        it would never be brought the rest.
+        """
+        wanted = {each.id: each for each in (*self._let_in.values(), *members)}
+        wanted = {
+            number: each
+            for number, each in wanted.items()
+            if number != self.identity.member.id and not self._is_removed(number)
+        }
         for number, peer in list(self._peers.items()):
             if wanted.get(number) != peer.member:
                 self._peers.pop(number).cancel()
@@ -208,11 +218,12 @@ class Links:
             self.on_item(member.id, channel, payload)
 
     def let_in(self, session: LinkSession) -> None:
-        """A peer was let in: a member that this node does not know yet is dialled as well."""
+        """A peer was let in: it is dialled as well, whether or not this node's log has it yet."""
         peer = session.peer
         self.urls[peer.id] = peer.url
         self.entries[peer.id] = session.entries
-        self._dial(LinkMember(peer.id, peer.name, peer.address))
+        self._let_in[peer.id] = member = LinkMember(peer.id, peer.name, peer.address)
+        self._dial(member)
 
     def refused(self, error: LinkRefused | BadLetter) -> None:
         """Count and, at most once a second, log that a connection was closed for its content."""
@@ -226,7 +237,7 @@ class Links:
             _LOGGER.warning("link refused: %s%s", error, and_others(left_out))
 
     def _dial(self, member: LinkMember) -> None:
-        if member.id not in self._peers and not self._is_removed(member.id):
+        if member.id not in self._peers:
             self._peers[member.id] = Peer(self, member, LETTERS)
             self._bulk[member.id] = Peer(self, member, BULK)
 

@@ -99,6 +99,24 @@ def test_items_arrive_in_order_and_a_peer_that_dialled_is_dialled_back(secret: b
     run(test)
 
 
+def test_a_node_with_an_old_list_of_members_keeps_the_peers_that_dialled_it() -> None:
+    async def test() -> None:
+        a, b = Node(1), Node(2, removed=(3,))
+        gone = Node(3)
+        async with nodes(a, b, gone):
+            a.links.know([b.member])
+            gone.links.know([b.member])
+            await until(lambda: b.links.is_up(1))
+            b.links.know([LinkMember(9, "n9", a.member.address)])  # where another member was
+            await until(lambda: b.links.counters.refused)
+            assert b.links.is_up(1)
+            assert b.links.send(1, RAFT, b"still")
+            await until(lambda: a.received)
+            assert not any(each.member.id == 3 for each in b.links.status())
+
+    run(test)
+
+
 def test_a_peer_that_comes_back_is_dialled_again() -> None:
     async def test() -> None:
         a, b = Node(1), Node(2)
