@@ -20,36 +20,39 @@ from penstock.cli.groups import LazyGroup
 COMMANDS: Final = {
     "up": ("up", "Run server, ingest and tables on this machine until Ctrl-C."),
     "serve": ("serve", "Serve topics over HTTP until Ctrl-C."),
-    "status": ("status", "Say how things stand in one sentence, with what waits and why."),
-    "doctor": ("doctor", "Check a server and all nodes of its cluster, and say what is wrong."),
-    "top": ("status", "Show how things stand, once a second until Ctrl-C."),
-    "events": ("events", "Show the last things that happened to a running server."),
+    "status": (
+        "status",
+        "Summarise the state of a server in one sentence, with what is waiting and why.",
+    ),
+    "doctor": ("doctor", "Check a server and all nodes of its cluster, and list what is wrong."),
+    "top": ("status", "Show the state of a server, updated every second, until Ctrl-C."),
+    "events": ("events", "Show the latest events of a running server."),
     "topic": ("topic", "Write, read and follow topics of a running server."),
-    "queue": ("queue", "Look at queues of a running server; replay or discard dead letters."),
+    "queue": ("queue", "Show queues of a running server; replay or discard dead letters."),
     "entity": (
         "entity",
-        "Look at and change the entities of a running server: JSON documents in a space.",
+        "Show and change entities of a running server: JSON documents in a space.",
     ),
-    "ingest": ("groups", "Take in the messages of devices."),
+    "ingest": ("groups", "Receive messages from devices."),
     "metering": (
         "groups",
-        "Run the shipped example: readings of meters, priced by tariffs.",
+        "Run the bundled example: meter readings, priced by tariffs.",
     ),
-    "table": ("table", "Define stream tables, look at them, have them refreshed."),
+    "table": ("table", "Define, inspect and refresh stream tables."),
     "query": ("table", "Print the rows of a table, or of a SELECT over tables of the lake."),
     "cluster": (
         "cluster",
-        "Make a data directory a cluster, add and remove nodes, see how they stand.",
+        "Turn a data directory into a cluster, add and remove nodes, and show their state.",
     ),
-    "backup": ("data_dir", "Copy a data directory to DEST, which must be empty or not there yet."),
-    "restore": ("data_dir", "Make a data directory of the backup in SOURCE."),
+    "backup": ("data_dir", "Copy a data directory to DEST, which must be empty or absent."),
+    "restore": ("data_dir", "Create a data directory from the backup in SOURCE."),
     "inspect": (
         "data_dir",
-        "Look into DATA_DIR without a server, and without changing a byte of it.",
+        "Inspect DATA_DIR without a server and without changing a byte of it.",
     ),
     "salvage": (
         "data_dir",
-        "Say what can be read of the damaged DATA_DIR, and save it into a new directory.",
+        "Report what is readable in the damaged DATA_DIR, and save it to a new directory.",
     ),
     "demo": (
         "demo",
@@ -96,6 +99,6 @@ class Program(LazyGroup):
 def main() -> None:
     """Durable topics and always-fresh Spark tables that get slower under load, never lossy.
 
-    A command that fails ends with exit code 1, or with 3 if it may or may not have taken effect; a
-    wrong command line is 2.
+    Exit codes: 1 if the command failed, 2 if the command line is wrong, 3 if the command may or may
+    not have taken effect.
     """

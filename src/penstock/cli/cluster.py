@@ -24,7 +24,7 @@ LOOK_S: Final = 0.25
 """How often `status --wait` asks."""
 
 _force = click.option(
-    "--force", is_flag=True, help="Although no majority of the others can be reached."
+    "--force", is_flag=True, help="Proceed even if no majority of the other nodes can be reached."
 )
 _new_dir = click.option(
     "--data-dir",
@@ -35,7 +35,7 @@ _new_dir = click.option(
 
 @click.group()
 def cluster() -> None:
-    """Make a data directory a cluster, add and remove nodes, see how they stand."""
+    """Turn a data directory into a cluster, add and remove nodes, and show their state."""
 
 
 @cluster.command()
@@ -43,17 +43,17 @@ def cluster() -> None:
 @click.argument("address", metavar="HOST:PORT")
 @click.option(
     "--data-dir", type=click.Path(file_okay=False, path_type=Path), default="topics-data",
-    show_default=True, help="The data directory: a new one, or that of a node alone.",
+    show_default=True, help="The data directory: a new one, or that of a single node.",
 )  # fmt: skip
 @click.option(
     "--wal-shards", type=click.IntRange(1, 64), default=PARTITIONS, show_default=True,
-    help="Partitions of a new directory, fixed from now on.",
+    help="Number of partitions of a new directory; cannot be changed later.",
 )  # fmt: skip
 @json_flag
 def init(name: str, address: str, data_dir: Path, wal_shards: int, as_json: bool) -> None:
-    """Make a data directory a cluster of one, whose peers will reach it at HOST:PORT.
+    """Turn a data directory into a cluster of one node, reachable by its peers at HOST:PORT.
 
-    The server of the directory must not run. What is in it stays as it is; a new directory is made.
+    The directory's server must be stopped. Existing data is kept; a missing directory is created.
     """
     from penstock.app.cluster import init_cluster
     from penstock.log.disk import lock_directory
@@ -77,7 +77,7 @@ def init(name: str, address: str, data_dir: Path, wal_shards: int, as_json: bool
 @json_flag
 @server_options
 def add(name: str, address: str, data_dir: Path | None, as_json: bool, **place: Any) -> None:
-    """Take a new node in, whose peers will reach it at HOST:PORT.
+    """Add a node, reachable by its peers at HOST:PORT.
 
     Run it where the new node will be, with --data-dir; or put the printed `cluster.json` into its
     data directory. The node is a learner until it has caught up, which needs no further command.
@@ -98,7 +98,7 @@ def add(name: str, address: str, data_dir: Path | None, as_json: bool, **place: 
 def replace(
     name: str, address: str, data_dir: Path | None, force: bool, as_json: bool, **place: Any
 ) -> None:
-    """Take a node out whose directory is lost or damaged, and a new one in by its name."""
+    """Replace a node whose directory is lost or damaged by a new one of the same name."""
     _check_new(data_dir)
     with _client(place) as client:
         answer = client.replace_member(name, address, force=force)
@@ -111,7 +111,7 @@ def replace(
 @json_flag
 @server_options
 def remove(name: str, force: bool, as_json: bool, **place: Any) -> None:
-    """Take a node out. Its process may be stopped when `status` no longer shows it."""
+    """Remove a node. Its process may be stopped once `status` no longer lists it."""
     with _client(place) as client:
         answer = client.remove_member(name, force=force)
     Output(as_json).say(f"{name} is no member any more", **_plain(answer))
@@ -119,11 +119,11 @@ def remove(name: str, force: bool, as_json: bool, **place: Any) -> None:
 
 @cluster.command()
 @click.argument("member")
-@click.option("--partition", type=click.IntRange(min=0), help="Only this one. [default: all]")
+@click.option("--partition", type=click.IntRange(min=0), help="Only this partition. [default: all]")
 @json_flag
 @server_options
 def transfer(member: str, partition: int | None, as_json: bool, **place: Any) -> None:
-    """Hand the leadership of partitions over to a member, as before it is stopped or after."""
+    """Transfer the leadership of partitions to a node, for example after its restart."""
     with _client(place) as client:
         found = client.get_cluster().partitions
         wanted = [each for each in found if partition in (None, each.partition)]
@@ -135,13 +135,13 @@ def transfer(member: str, partition: int | None, as_json: bool, **place: Any) ->
 
 
 @cluster.command()
-@click.option("--wait", is_flag=True, help="First wait until no change of members is under way.")
+@click.option("--wait", is_flag=True, help="First wait until no membership change is in progress.")
 @json_flag
 @server_options
 def status(wait: bool, as_json: bool, **place: Any) -> None:
-    """Say how the cluster stands, as the server at --url sees it.
+    """Show the state of the cluster as the server at --url sees it.
 
-    Also what is wrong with clocks, versions, logs and disks of its nodes.
+    Also lists problems with the clocks, versions, logs and disks of the nodes.
     """
     output = Output(as_json)
     with _client(place) as client:
@@ -171,14 +171,14 @@ def status(wait: bool, as_json: bool, **place: Any) -> None:
 
 
 @cluster.command()
-@click.option("--partition", type=click.IntRange(min=0), help="Only this one. [default: all]")
+@click.option("--partition", type=click.IntRange(min=0), help="Only this partition. [default: all]")
 @json_flag
 @server_options
 def verify(partition: int | None, as_json: bool, **place: Any) -> None:
-    """Compare the state of all members, at the same index of each partition's log.
+    """Compare the state of all nodes at the same index of each partition's log.
 
-    Ends with 1 if members differ, or if one could not be compared. Writes of a partition wait while
-    its state is captured, a few milliseconds as a rule.
+    Exits with 1 if nodes differ or if one could not be compared. Writes to a partition wait while
+    its state is captured, usually for a few milliseconds.
     """
     output = Output(as_json)
     whole = True

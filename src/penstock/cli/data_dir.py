@@ -41,7 +41,7 @@ cold_dir_option = click.option(
     "--cold-dir", type=HERE, help="Where cold segments are, if not in the data directory."
 )
 one_json_flag = click.option(
-    "--json", "as_json", is_flag=True, help="One line of JSON instead of text."
+    "--json", "as_json", is_flag=True, help="Print one line of JSON instead of text."
 )
 
 
@@ -72,7 +72,7 @@ def refuse_backup(directory: Path) -> None:
 
 @click.command()
 @click.argument("dest", type=NEW)
-@click.option("--data-dir", type=HERE, help="The data directory of a server that does not run.")
+@click.option("--data-dir", type=HERE, help="The data directory of a stopped server.")
 @cold_dir_option
 @group_options(
     (
@@ -83,7 +83,7 @@ def refuse_backup(directory: Path) -> None:
         ),
         API_KEY,
         CA_FILE,
-        TIMEOUT.but(default=3_600.0, help="How long the server may take."),
+        TIMEOUT.but(default=3_600.0, help="How long to wait for the server."),
     )
 )
 @one_json_flag
@@ -97,10 +97,10 @@ def backup(
     as_json: bool,
     **server: Any,
 ) -> None:
-    """Copy a data directory to DEST, which must be empty or not there yet.
+    """Copy a data directory to DEST, which must be empty or absent.
 
-    Either the directory of a server that does not run (--data-dir), or a running server (--url),
-    which goes on meanwhile. Every file of the copy is checked and listed with its checksum.
+    Copies either the directory of a stopped server (--data-dir), or that of a running server
+    (--url), which keeps serving. Every file of the copy is checked and listed with its checksum.
     """
     is_named = ctx.get_parameter_source("url") is ParameterSource.COMMANDLINE
     if (data_dir is None and server["url"] is None) or (data_dir is not None and is_named):
@@ -168,13 +168,13 @@ def _how_far(client: Client) -> tuple[str, int, int] | None:
 @click.argument("source", type=HERE)
 @click.option(
     "--data-dir", required=True, type=NEW,
-    help="The data directory to make; it must be empty or not there yet.",
+    help="The data directory to create; it must be empty or absent.",
 )  # fmt: skip
 @one_json_flag
 def restore(source: Path, data_dir: Path, as_json: bool) -> None:
-    """Make a data directory of the backup in SOURCE.
+    """Create a data directory from the backup in SOURCE.
 
-    A file that is missing or not as it was backed up ends it, and leaves no data directory.
+    A missing or altered file aborts the restore and leaves no data directory behind.
     """
     with bars(hidden=as_json) as on_progress:
         listed = backups.restore(source, data_dir, on_progress=on_progress)
@@ -204,7 +204,7 @@ def inspect(
     cold_dir: Path | None,
     as_json: bool,
 ) -> None:
-    """Look into DATA_DIR without a server, and without changing a byte of it.
+    """Inspect DATA_DIR without a server and without changing a byte of it.
 
     \b
     overview          what lies there
@@ -316,13 +316,12 @@ def _text(value: Any) -> str:
 @cold_dir_option
 @one_json_flag
 def salvage(data_dir: Path, into: Path | None, cold_dir: Path | None, as_json: bool) -> None:
-    """Say what can be read of the damaged DATA_DIR, and save it into a new directory.
+    """Report what is readable in the damaged DATA_DIR, and save it to a new directory.
 
     Without --into it is a dry run: it reads everything and says, range by range, which records
-    cannot be read. DATA_DIR itself is never changed, and no server may use it meanwhile.
+    cannot be read. DATA_DIR itself is never changed; no server may be using it.
 
-    The exit code is 0 if nothing is damaged or missing, 1 if something is or if it could not be
-    done.
+    The exit code is 0 if nothing is damaged or missing, otherwise 1.
     """
     from penstock.topics.persist.salvage import salvage as salvaged
 

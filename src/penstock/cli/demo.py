@@ -29,16 +29,16 @@ from penstock.kernel.errors import PenstockError
 @click.option(
     "--directory",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Where the data goes; must be empty. [default: a new one]",
+    help="Directory for the data; must be empty. [default: a new one]",
 )
 def demo(check: bool, seconds: float | None, directory: Path | None) -> None:
     """Show all of Penstock on this machine: meters, topics, Spark, a lake, stream tables.
 
-    A fleet of meters sends readings of a day that takes half a minute. They become durable in a
-    topic, are parsed and priced by Spark, stored in a lake, and three stream tables follow. Keys
-    burst the load, make a tariff dearer, hold a stage, kill a worker or the server. With q all of
-    it drains and is proven right; a second q skips that. Ctrl-C ends it at once. Needs Java 17 or
-    newer.
+    A simulated fleet of meters sends one day of readings every half minute. They become durable in
+    a topic, are parsed and priced by Spark and stored in a lake, and three stream tables follow.
+    Single keys raise the load, raise a tariff, pause a stage, or kill a worker or the server. With
+    q everything drains and the result is verified; a second q skips that. Ctrl-C quits at once.
+    Needs Java 17 or newer.
     """
     from penstock.demo.tour import CHECK_S, Tour
     from penstock.demo.view import where_to_look

@@ -29,10 +29,10 @@ NODES: Final = ("node", "version", "clock", "free of disk", "log")
 @server_options
 @json_flag
 def doctor(as_json: bool, **place: Any) -> None:
-    """Check a server and all nodes of its cluster, and say what is wrong.
+    """Check a server and all nodes of its cluster, and list what is wrong.
 
-    Checks readiness and the verdict, and of a cluster clocks, versions, links, disks and logs of
-    all nodes. The exit code is 1 if there is a problem.
+    Checks readiness and the verdict and, in a cluster, the clocks, versions, links, disks and logs
+    of all nodes. The exit code is 1 if there is a problem.
     """
     output = Output(as_json)
     with Client(ClientSettings(**place, retry=RetryPolicy(tries_max=1))) as client:

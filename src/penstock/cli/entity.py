@@ -26,11 +26,11 @@ SEQ = click.IntRange(min=0)
 @server_options
 @click.pass_context
 def entity(ctx: click.Context, /, **place: Any) -> None:
-    """Look at and change the entities of a running server: JSON documents in a space.
+    """Show and change entities of a running server: JSON documents in a space.
 
     Every change is one commit. With --if-seq it takes effect only if the entity was not
-    written after that seq. On a terminal the answers are for people; piped or with --json they are
-    lines of JSON. The options below may also stand behind the command.
+    written after that seq. On a terminal the output is formatted; piped or with --json it is
+    lines of JSON. The options below may also follow the command.
     """
     ctx.obj = place
 
@@ -42,7 +42,7 @@ def change_options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--event-id",
             metavar="ID",
-            help="Do it once: refused if a commit with this id ever took effect.",
+            help="Take effect only once: refused if a commit with this id was accepted before.",
         ),
         click.option(
             "--if-seq",
@@ -99,7 +99,7 @@ def set_(
     event_id: str | None,
     as_json: bool,
 ) -> None:
-    """Give an entity a new document, as an argument or on standard input."""
+    """Replace an entity's document, given as an argument or on standard input."""
     write = CommitWrite(entity=name, set=_document(document))
     _commit(client, space, write, if_seq, event_id, as_json)
 
@@ -140,7 +140,7 @@ def delete(
     event_id: str | None,
     as_json: bool,
 ) -> None:
-    """Delete an entity. What it was can still be had with `get --at`."""
+    """Delete an entity. Earlier versions stay available with `get --at`."""
     client.get_entity(space, name)  # so that a wrong id is reported
     _commit(client, space, CommitWrite(entity=name, delete=True), if_seq, event_id, as_json)
 
@@ -148,8 +148,8 @@ def delete(
 @entity.command()
 @space_argument
 @entity_argument
-@click.option("--after", "after_seq", type=SEQ, default=0, help="Begin after this seq.")
-@click.option("--limit", type=click.IntRange(min=1), help="Stop after so many commits.")
+@click.option("--after", "after_seq", type=SEQ, default=0, help="Start after this seq.")
+@click.option("--limit", type=click.IntRange(min=1), help="Stop after this many commits.")
 @json_flag
 @command
 def history(
@@ -168,15 +168,15 @@ def history(
 @entity.command()
 @space_argument
 @click.argument("names", metavar="[ENTITY]...", nargs=-1)
-@click.option("--from-seq", type=SEQ, help="Begin after this seq, not at the head.")
+@click.option("--from-seq", type=SEQ, help="Start after this seq instead of at the head.")
 @json_flag
 @command
 def watch(
     client: Client, space: str, names: tuple[str, ...], from_seq: int | None, as_json: bool
 ) -> None:
-    """Show changes as they are committed, until Ctrl-C; goes on after a restart of the server.
+    """Show changes as they are committed, until Ctrl-C; resumes after a server restart.
 
-    Of all entities of the space, or of those that are named.
+    Watches all entities of the space, or only those named.
     """
     next(client.list_entities(space, page_size=1), None)  # fails if it is not a space
     output = EntityOutput(as_json)

@@ -22,17 +22,19 @@ STYLES: Final = {"ok": "green", "slow": "yellow", "bad": "red", "info": ""}
     type=click.IntRange(1, EVENTS_KEPT),
     default=SHOWN,
     show_default=True,
-    help="At most so many, the newest.",
+    help="Show at most this many of the newest events.",
 )
-@click.option("--kind", help="Only events of this kind, as rung or snapshot_made.")
-@click.option("--follow", is_flag=True, help="Go on with new ones as they happen, until Ctrl-C.")
+@click.option("--kind", help="Only events of this kind, such as rung or snapshot_made.")
+@click.option(
+    "--follow", is_flag=True, help="Keep showing new events as they happen, until Ctrl-C."
+)
 @json_flag
 @server_options
 def events(limit: int, kind: str | None, follow: bool, as_json: bool, **place: Any) -> None:
-    """Show the last things that happened to a running server.
+    """Show the latest events of a running server.
 
-    The pressure rose or fell, a snapshot was made, a watcher was let go, a part was lost and came
-    back: the oldest first.
+    Such as pressure rising or falling, a snapshot, a disconnected watcher, or a part that was lost
+    and came back. Oldest first.
     """
     output = Output(as_json)
     with Client(ClientSettings(**place), on_trouble=Outage()) as client:

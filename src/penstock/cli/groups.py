@@ -42,28 +42,28 @@ class LazyGroup(click.Group):
 
 RUN: Final = (
     "ingest",
-    "Take meter messages of devices into the tables `readings` and `charges` until Ctrl-C.",
+    "Store meter messages from devices in the tables `readings` and `charges` until Ctrl-C.",
 )
 INGEST: Final = {
     "run": RUN,
-    "edge": ("ingest", "Take messages of devices into a durable topic until Ctrl-C."),
+    "edge": ("ingest", "Store messages from devices in a durable topic until Ctrl-C."),
     "status": (
         "ingest",
         "Show each stage's window, occupancy, rate and latency, and which one is the bottleneck.",
     ),
-    "hold": ("ingest", "Hold a stage of the running pipeline, such as store."),
-    "go": ("ingest", "Let a held stage of the running pipeline go on."),
+    "hold": ("ingest", "Pause a stage of the running pipeline, such as store."),
+    "go": ("ingest", "Resume a paused stage of the running pipeline."),
 }
 METERING: Final = {
     "run": RUN,
-    "tariffs": ("tariffs", "Look at and change tariffs, and which meter has which."),
+    "tariffs": ("tariffs", "Show and change tariffs and their assignment to meters."),
     "load": (
         "metering",
-        "Offer the load of a meter fleet to an edge, and wait until all is acknowledged.",
+        "Send the load of a meter fleet to an edge, and wait until everything is acknowledged.",
     ),
     "replay": (
         "metering",
-        "Try the dead letters of the metering pipeline again: what goes through now is stored.",
+        "Retry the dead letters of the metering pipeline; those that succeed now are stored.",
     ),
 }
 MOVED: Final = ("load", "replay", "tariffs")
@@ -72,7 +72,7 @@ MOVED: Final = ("load", "replay", "tariffs")
 
 @click.group(cls=LazyGroup, lazy=METERING)
 def metering() -> None:
-    """Run the shipped example: readings of meters, priced by tariffs."""
+    """Run the bundled example: meter readings, priced by tariffs."""
 
 
 class _Ingest(LazyGroup):
@@ -89,4 +89,4 @@ class _Ingest(LazyGroup):
 
 @click.group(cls=_Ingest, lazy=INGEST)
 def ingest() -> None:
-    """Take in the messages of devices."""
+    """Receive messages from devices."""

@@ -50,7 +50,7 @@ topics_options = group_options(
             default=None,
             show_default=False,
             envvar=None,
-            help="Where the topic server is. [default: http://127.0.0.1:4000]",
+            help="URL of the topic server. [default: http://127.0.0.1:4000]",
         ),
         API_KEY.but(envvar=["PENSTOCK_INGEST_API_KEY", "PENSTOCK_API_KEY"]),
     )
@@ -69,15 +69,15 @@ def _spark_conf(_: click.Context, option: click.Parameter, found: Sequence[str])
 SPARK_FLAGS: Final = (
     SharedOption("--spark-cores", {
         "type": click.IntRange(1), "metavar": "N",
-        "help": "Cores of a Spark that is started. [default: all of this machine]",
+        "help": "Cores for a Spark started here. [default: all]",
     }),
     SharedOption("--spark-memory-mb", {
         "type": click.IntRange(512), "metavar": "MB",
-        "help": "Heap of a Spark that is started. [default: 2048]",
+        "help": "Heap of a Spark started here. [default: 2048]",
     }),
     SharedOption("--spark-conf", {
         "multiple": True, "metavar": "KEY=VALUE", "callback": _spark_conf,
-        "help": "A setting of Spark's own; may be given several times.",
+        "help": "One of Spark's own settings. May be repeated.",
     }),
 )  # fmt: skip
 
@@ -86,7 +86,7 @@ def pipeline_options(function: F) -> F:
     """Options for the lake, its Spark, the topic server and the tariffs in effect."""
     function = group_options(SPARK_FLAGS)(function)
     tariffs = click.option(
-        "--tariffs", default=SPACE, show_default=True, help="The space that has the tariffs."
+        "--tariffs", default=SPACE, show_default=True, help="The space that holds the tariffs."
     )
     return group_options(lake_options())(tariffs(topics_options(config_option(function))))
 
@@ -128,12 +128,12 @@ def run(
     config: Path | None,
     **flags: Any,
 ) -> None:
-    """Take meter messages of devices into the tables `readings` and `charges` until Ctrl-C.
+    """Store meter messages from devices in the tables `readings` and `charges` until Ctrl-C.
 
-    Prices are those of `penstock metering tariffs`. Edge and Spark stages share one planner: when
-    the lake is slow, devices wait. SIGUSR1 holds the store stage, and the next one lets it go on.
-    Settings of the edge stand in the table [ingest] of the file, those of Spark in [spark]; or in
-    the environment as PENSTOCK_INGEST_… and PENSTOCK_SPARK_…
+    Prices come from `penstock metering tariffs`. The edge and the Spark stages share one planner:
+    when the lake is slow, devices wait. SIGUSR1 pauses the store stage, a second one resumes it.
+    Configure the edge in the table [ingest] of the settings file and Spark in [spark], or with
+    environment variables PENSTOCK_INGEST_… and PENSTOCK_SPARK_…
     """
     from penstock.app.ingest import IngestPlace, run_ingest
 
@@ -167,10 +167,10 @@ def _shown(live: bool) -> Iterator[Callable[[dict[str, Any]], None] | None]:
 )  # fmt: skip
 @config_option
 def edge(config: Path | None, **flags: Any) -> None:
-    """Take messages of devices into a durable topic until Ctrl-C.
+    """Store messages from devices in a durable topic until Ctrl-C.
 
-    Every setting can also stand in the file, in its table [ingest], or in the environment as
-    PENSTOCK_INGEST_ and its name in capitals.
+    Every setting can also be given in the settings file, in the table [ingest], or as an
+    environment variable: PENSTOCK_INGEST_ and its name in capitals.
     """
     from penstock.app.ingest import run_edge_alone
 
@@ -180,7 +180,7 @@ def edge(config: Path | None, **flags: Any) -> None:
 
 
 @click.command()
-@group_options([URL.but(default=STATUS_URL, envvar=None, help="The edge's port for status.")])
+@group_options([URL.but(default=STATUS_URL, envvar=None, help="URL of the edge's status port.")])
 @json_flag
 def status(url: str, as_json: bool) -> None:
     """Show each stage's window, occupancy, rate and latency, and which one is the bottleneck."""
@@ -195,11 +195,11 @@ def status(url: str, as_json: bool) -> None:
 
 @click.command()
 @click.argument("stage")
-@click.option("--part", help="Of this part, if several run: see `penstock status`.")
+@click.option("--part", help="The pipeline's part, if several run: see `penstock status`.")
 @server_options
 @json_flag
 def hold(stage: str, part: str | None, as_json: bool, **place: Any) -> None:
-    """Hold a stage of the running pipeline, such as store."""
+    """Pause a stage of the running pipeline, such as store."""
     from penstock.client import Client
 
     with Client(ClientSettings(**place)) as client:
@@ -209,11 +209,11 @@ def hold(stage: str, part: str | None, as_json: bool, **place: Any) -> None:
 
 @click.command()
 @click.argument("stage")
-@click.option("--part", help="Of this part, if several run: see `penstock status`.")
+@click.option("--part", help="The pipeline's part, if several run: see `penstock status`.")
 @server_options
 @json_flag
 def go(stage: str, part: str | None, as_json: bool, **place: Any) -> None:
-    """Let a held stage of the running pipeline go on."""
+    """Resume a paused stage of the running pipeline."""
     from penstock.client import Client
 
     with Client(ClientSettings(**place)) as client:

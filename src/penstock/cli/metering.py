@@ -26,17 +26,33 @@ LOOK_S: Final = 0.1
 @click.command()
 @click.argument("address", metavar="HOST:PORT", default="127.0.0.1:4100")
 @click.option("--shape", type=click.Choice(SHAPES), default="square", show_default=True)
-@click.option("--low", default=20.0, show_default=True, help="Messages a second at least.")
-@click.option("--high", default=200.0, show_default=True, help="Messages a second at most.")
-@click.option("--period-s", default=10.0, show_default=True, help="How long a wave, or a day, is.")
-@click.option("--seconds", default=10.0, show_default=True, help="How long load is offered.")
-@click.option("--devices", default=10, show_default=True, help="Devices, each with a connection.")
-@click.option("--meters", default=50, show_default=True, help="Readings of a message.")
-@click.option("--seed", default=0, show_default=True, help="The same seed sends the same readings.")
+@click.option(
+    "--low", default=20.0, show_default=True, help="Lowest number of messages per second."
+)
+@click.option(
+    "--high", default=200.0, show_default=True, help="Highest number of messages per second."
+)
+@click.option(
+    "--period-s", default=10.0, show_default=True, help="Length of one wave, or of a day."
+)
+@click.option("--seconds", default=10.0, show_default=True, help="How long to send load.")
+@click.option(
+    "--devices",
+    default=10,
+    show_default=True,
+    help="Number of devices, each with its own connection.",
+)
+@click.option("--meters", default=50, show_default=True, help="Readings per message.")
+@click.option(
+    "--seed",
+    default=0,
+    show_default=True,
+    help="Seed of the readings; the same seed sends the same ones.",
+)
 @click.option("--token", default="", help="The token of the devices.")
 @click.option("--tls", is_flag=True, help="Connect with TLS.")
 @click.option("--give-up-s", type=click.FloatRange(min=0), default=30.0, show_default=True,
-              help="How long the edge may be away.")  # fmt: skip
+              help="How long the edge may be unreachable.")  # fmt: skip
 @json_flag
 def load(
     address: str,
@@ -53,7 +69,7 @@ def load(
     give_up_s: float,
     as_json: bool,
 ) -> None:
-    """Offer the load of a meter fleet to an edge, and wait until all is acknowledged.
+    """Send the load of a meter fleet to an edge, and wait until everything is acknowledged.
 
     The load has a shape: a square wave, a sawtooth, random, a ramp, steady, or the curve of a day.
     """
@@ -130,7 +146,7 @@ def _show(state: LoadState) -> None:
 @click.command()
 @pipeline_options
 @setting_flags(INGEST_TABLE, "raw_topic")
-@click.option("--reason", help="Only letters whose reason begins with this.")
+@click.option("--reason", help="Only letters whose reason starts with this.")
 def replay(
     catalog: str | None,
     data_path: str | None,
@@ -140,9 +156,9 @@ def replay(
     config: Path | None,
     **flags: Any,
 ) -> None:
-    """Try the dead letters of the metering pipeline again: what goes through now is stored.
+    """Retry the dead letters of the metering pipeline; those that succeed now are stored.
 
-    They are priced with the tariffs as they are now.
+    They are priced with the current tariffs.
     """
     from penstock.lake.catalog import open_catalog
     from penstock.metering.pipeline import metering

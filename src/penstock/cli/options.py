@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 json_flag = click.option(
-    "--json", "as_json", is_flag=True, help="Lines of JSON, also on a terminal."
+    "--json", "as_json", is_flag=True, help="Print lines of JSON, even on a terminal."
 )
 config_option = click.option(
     "--config",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Settings file. [default: penstock.toml if it is here]",
+    help="Settings file. [default: penstock.toml, if present]",
 )
 
 
@@ -109,20 +109,20 @@ def url(text: str) -> str:
 URL: Final = SharedOption("--url", {
     "type": url, "default": DEFAULT_URL, "show_default": True, "envvar": "PENSTOCK_URL",
     "show_envvar": True,
-    "help": "Where the server is; several nodes of a cluster are joined by commas.",
+    "help": "URL of the server; separate several nodes of a cluster by commas.",
 })  # fmt: skip
 API_KEY: Final = SharedOption("--api-key", {
     "envvar": ["PENSTOCK_API_KEY"], "show_envvar": True,
-    "help": "The key, where the server has keys.",
+    "help": "API key, if the server requires one.",
 })  # fmt: skip
 CA_FILE: Final = SharedOption("--ca-file", {
     "envvar": "PENSTOCK_CA_FILE", "show_envvar": True,
     "type": click.Path(exists=True, dir_okay=False),
-    "help": "Certificates to trust with https, in place of the system's.",
+    "help": "Certificates to trust for https instead of the system's.",
 })  # fmt: skip
 TIMEOUT: Final = SharedOption("--timeout-s", {
     "type": click.FloatRange(min=0, min_open=True), "default": 10.0, "show_default": True,
-    "help": "How long a request may take, with all its tries.",
+    "help": "Time limit of a request, including retries.",
 })  # fmt: skip
 SERVER: Final = (URL, API_KEY, CA_FILE, TIMEOUT)
 """The options of commands that use a server, before or after the command's name."""
@@ -154,16 +154,17 @@ def lake_options() -> tuple[SharedOption, ...]:
     return (
         SharedOption("--catalog", {
             "envvar": "PENSTOCK_CATALOG", "show_envvar": True,
-            "help": f"sqlite:<path> or postgres:<connection words>. [default: {DEFAULT_CATALOG}]",
+            "help": "Catalog: sqlite:<path> or postgres:<connection words>. "
+                    f"[default: {DEFAULT_CATALOG}]",
         }),
         SharedOption("--data-path", {
             "envvar": "PENSTOCK_DATA_PATH", "show_envvar": True,
-            "help": "Where a new lake keeps its files. [default: beside the SQLite file]",
+            "help": "Directory for the files of a new lake. [default: beside the SQLite file]",
         }),
         SharedOption("--spark", {
             "envvar": "PENSTOCK_SPARK", "show_envvar": True, "metavar": "sc://…|MASTER",
-            "help": "A Spark Connect server that runs, or the master of a Spark to start, such as "
-                    "spark://HOST:PORT. [default: one is started on this machine]",
+            "help": "A running Spark Connect server, or the master of a Spark to start, such as "
+                    "spark://HOST:PORT. [default: start one on this machine]",
         }),
     )  # fmt: skip
 

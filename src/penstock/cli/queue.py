@@ -17,7 +17,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @click.group()
 def queue() -> None:
-    """Look at queues of a running server; replay or discard dead letters."""
+    """Show queues of a running server; replay or discard dead letters."""
 
 
 @queue.command()
@@ -39,13 +39,13 @@ def letter_options(function: F) -> F:
     """Which dead letters a command is about."""
     for option in (
         click.option("--all", "everything", is_flag=True, help="All dead letters of the queue."),
-        click.option("--reason", help='Those of this reason; "" are those without one.'),
+        click.option("--reason", help='Those with this reason; "" selects those without one.'),
         click.option(
             "--seq",
             "seqs",
             type=click.IntRange(min=1),
             multiple=True,
-            help="One by its seq in the dead letter topic; may be given several times.",
+            help="A dead letter by its seq in the dead letter topic. May be repeated.",
         ),
     ):
         function = option(function)
@@ -61,7 +61,7 @@ def _chosen(seqs: tuple[int, ...], reason: str | None, everything: bool) -> dict
 @queue.command()
 @click.argument("name", metavar="QUEUE")
 @letter_options
-@click.option("--to", metavar="TOPIC", help="Where they go; into the queue itself if not said.")
+@click.option("--to", metavar="TOPIC", help="Destination topic. [default: the queue itself]")
 @json_flag
 @server_options
 def redrive(
@@ -73,9 +73,9 @@ def redrive(
     as_json: bool,
     **place: Any,
 ) -> None:
-    """Make dead letters jobs again, all in one commit; they tell that they died before.
+    """Turn dead letters back into jobs, in one commit; they keep a note of their earlier failure.
 
-    One command moves 10,000 letters at most, the oldest first, and says if more wait.
+    Moves at most 10,000 letters, oldest first, and reports whether more remain.
     """
     chosen = _chosen(seqs, reason, everything)
     with Client(ClientSettings(**place), on_trouble=Outage()) as client:
@@ -92,7 +92,7 @@ def redrive(
 @click.argument("name", metavar="QUEUE")
 @letter_options
 @click.confirmation_option(
-    "--yes", prompt="Delete these dead letters for ever?", help="Do not ask."
+    "--yes", prompt="Delete these dead letters for ever?", help="Do not ask for confirmation."
 )
 @json_flag
 @server_options
@@ -104,7 +104,7 @@ def discard(
     as_json: bool,
     **place: Any,
 ) -> None:
-    """Delete dead letters for ever."""
+    """Delete dead letters permanently."""
     chosen = _chosen(seqs, reason, everything)
     with Client(ClientSettings(**place), on_trouble=Outage()) as client:
         gone = client.discard_letters(name, **chosen)
@@ -121,7 +121,12 @@ def discard(
 @click.argument("seqs", metavar="SEQ...", type=click.IntRange(min=1), nargs=-1, required=True)
 @click.option("--node", required=True, help="The worker that holds the jobs.")
 @click.option("--reason", default="", help="Why they were not finished.")
-@click.option("--delay-ms", type=click.IntRange(min=0), default=0, help="Ready again after this.")
+@click.option(
+    "--delay-ms",
+    type=click.IntRange(min=0),
+    default=0,
+    help="Delay before the jobs become ready again.",
+)
 @json_flag
 @server_options
 def nack(
@@ -133,7 +138,7 @@ def nack(
     as_json: bool,
     **place: Any,
 ) -> None:
-    """Return jobs that a worker holds to their queue, to be delivered again."""
+    """Return jobs held by a worker to their queue, to be delivered again."""
     with Client(ClientSettings(**place), on_trouble=Outage()) as client:
         answer = client.nack(name, node, seqs, delay_ms=delay_ms, reason=reason)
     output = Output(as_json)

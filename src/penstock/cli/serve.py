@@ -28,8 +28,9 @@ TRUST: Final = ("tls_cert", "tls_key", "tls_ca", "secret_file")
 def serve(config: Path | None, **flags: Any) -> None:
     """Serve topics over HTTP until Ctrl-C.
 
-    Every setting can also stand in the file, in its table [server], or in the environment as
-    PENSTOCK_ and its name in capitals; flags win over the environment, and it over the file.
+    Every setting can also be given in the settings file, in the table [server], or as an
+    environment variable: PENSTOCK_ and its name in capitals. Flags take precedence over the
+    environment, and the environment over the file.
     """
     from penstock.app.server import serve as run
     from penstock.app.server import telling_of_salvage

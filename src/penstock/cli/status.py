@@ -49,9 +49,9 @@ class Standing(NamedTuple):
 @server_options
 @json_flag
 def status(as_json: bool, **place: Any) -> None:
-    """Say how things stand in one sentence, with what waits and why.
+    """Summarise the state of a server in one sentence, with what is waiting and why.
 
-    The exit code is 0 if all is well or only slow, 1 if something fails, refuses or is away.
+    The exit code is 0 if all is well or merely slow, 1 if something is failing, refusing or away.
     """
     output = Output(as_json)
     with _client(place) as client:
@@ -68,7 +68,7 @@ def status(as_json: bool, **place: Any) -> None:
 @server_options
 @json_flag
 def top(as_json: bool, **place: Any) -> None:
-    """Show how things stand, once a second until Ctrl-C."""
+    """Show the state of a server, updated every second, until Ctrl-C."""
     output = Output(as_json)
     try:
         with _client(place) as client:

@@ -52,17 +52,17 @@ MODE = click.Choice([mode.value.lower() for mode in Mode], case_sensitive=False)
 CONSISTENCY = click.Choice([kind.value for kind in Consistency], case_sensitive=False)
 
 
-topics_url = group_options([URL.but(default=DEFAULT_URL, help="Address of the server of topics.")])
+topics_url = group_options([URL.but(default=DEFAULT_URL, help="URL of the topic server.")])
 
 
 @click.group()
 @place_options
 @click.pass_context
 def table(ctx: click.Context, /, **place: Any) -> None:
-    """Define stream tables, look at them, have them refreshed.
+    """Define, inspect and refresh stream tables.
 
-    On a terminal the answers are tables for people; piped or with --json they are lines of JSON.
-    The options below may also stand behind the command.
+    On a terminal the output is formatted; piped or with --json it is lines of JSON. The options
+    below may also follow the command.
     """
     ctx.obj = place
 
@@ -72,15 +72,17 @@ def table(ctx: click.Context, /, **place: Any) -> None:
 @click.argument("query", required=False)
 @click.option("--schedule", type=schedule, default="calculated", show_default=True,
               help="10s, cron, on demand.")  # fmt: skip
-@click.option("--mode", type=MODE, default="auto", show_default=True, help="How it is refreshed.")
+@click.option(
+    "--mode", type=MODE, default="auto", show_default=True, help="How the table is refreshed."
+)
 @click.option("--consistency", type=CONSISTENCY, default="atomic", show_default=True,
-              help="Whether it changes together with what it reads.")  # fmt: skip
-@click.option("--description", default="", help="What it is for.")
+              help="Whether the table changes together with its sources.")  # fmt: skip
+@click.option("--description", default="", help="Description of the table.")
 @click.option("--publish", default="", metavar="TOPIC",
-              help="Write its changes to this topic.")  # fmt: skip
+              help="Publish the table's changes to this topic.")  # fmt: skip
 @topics_url
-@click.option("--replace", is_flag=True, help="Give a table that exists another definition.")
-@click.option("--wait", is_flag=True, help="Fill it now, and show how far that has come.")
+@click.option("--replace", is_flag=True, help="Replace the definition of an existing table.")
+@click.option("--wait", is_flag=True, help="Fill the table now, and show progress.")
 @command(make=True)
 def create(
     warehouse: Warehouse,
@@ -92,7 +94,7 @@ def create(
     url: str,
     **options: str,
 ) -> None:
-    """Create a table from a SELECT, or from standard input where none is given."""
+    """Create a table from a SELECT, given as an argument or on standard input."""
     text = query if query is not None else sys.stdin.read()
     options["publish_url"] = url
     if replace:
@@ -110,7 +112,7 @@ def create(
 @topics_url
 @command(make=True)
 def apply(warehouse: Warehouse, output: TableOutput, folder: Path, keep: bool, url: str) -> None:
-    """Make the tables of a folder of .sql files the tables there are."""
+    """Create, change and drop tables so that they match a folder of .sql files."""
     output.plan(warehouse.apply(folder, prune=not keep, url=url), done=True)
 
 
@@ -139,10 +141,16 @@ def _changes_something(function: F) -> F:
 @table.command()
 @click.argument("name")
 @click.option("--schedule", type=schedule, help="10s, cron, calculated, on demand.")
-@click.option("--mode", type=MODE, help="How it is refreshed.")
-@click.option("--consistency", type=CONSISTENCY, help="Whether it changes with what it reads.")
-@click.option("--description", help="What it is for.")
-@click.option("--publish", metavar="TOPIC", help="Write its changes to this topic; '' to none.")
+@click.option("--mode", type=MODE, help="How the table is refreshed.")
+@click.option(
+    "--consistency", type=CONSISTENCY, help="Whether the table changes together with its sources."
+)
+@click.option("--description", help="Description of the table.")
+@click.option(
+    "--publish",
+    metavar="TOPIC",
+    help="Publish the table's changes to this topic; '' stops publishing.",
+)
 @topics_url
 @_changes_something
 @command()
@@ -160,15 +168,15 @@ def alter(
 @table.command("list")
 @command()
 def list_(warehouse: Warehouse, output: TableOutput) -> None:
-    """List tables, what is read first."""
+    """List tables, sources before the tables that read them."""
     output.definitions(warehouse.tables())
 
 
 @table.command()
-@click.option("-w", "--watch", is_flag=True, help="Keep it up to date until Ctrl-C.")
+@click.option("-w", "--watch", is_flag=True, help="Keep the display up to date until Ctrl-C.")
 @command()
 def status(warehouse: Warehouse, output: TableOutput, watch: bool) -> None:
-    """Show how fresh each table is and what it waits for."""
+    """Show how fresh each table is and what it is waiting for."""
     output.status(warehouse, watch=watch)
 
 
@@ -176,16 +184,16 @@ def status(warehouse: Warehouse, output: TableOutput, watch: bool) -> None:
 @click.argument("name")
 @command()
 def show(warehouse: Warehouse, output: TableOutput, name: str) -> None:
-    """Show all that is known of a table."""
+    """Show everything known about a table."""
     output.definition(warehouse.explain(name), warehouse.table(name), warehouse.why(name).text)
 
 
 @table.command()
 @click.argument("name", required=False)
-@click.option("--sql", help="Explain this query, which need not be a table's.")
+@click.option("--sql", help="Explain this query instead of a table's.")
 @command()
 def explain(warehouse: Warehouse, output: TableOutput, name: str | None, sql: str | None) -> None:
-    """Show how a table, or a query, is brought up to date from changes."""
+    """Show how a table, or a query, is refreshed from changes."""
     if (name is None) == (sql is None):
         raise click.UsageError("name a table, or give a query with --sql")
     found = warehouse.explain(name) if name is not None else warehouse.explain_query(sql or "")
@@ -196,9 +204,9 @@ def explain(warehouse: Warehouse, output: TableOutput, name: str | None, sql: st
 @click.argument("name")
 @command()
 def verify(warehouse: Warehouse, output: TableOutput, name: str) -> None:
-    """Run a table's query on what its contents were made from, and compare all rows.
+    """Run a table's query on the inputs of its last refresh, and compare all rows.
 
-    The exit code is 1 if some differ.
+    The exit code is 1 if any differ.
     """
     with spark_said():
         found = warehouse.verify(name)
@@ -212,7 +220,7 @@ def verify(warehouse: Warehouse, output: TableOutput, name: str) -> None:
 @click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True)
 @command()
 def history(warehouse: Warehouse, output: TableOutput, name: str | None, limit: int) -> None:
-    """Show refreshes of a table, or of all, the newest first."""
+    """Show the refreshes of one table or all tables, newest first."""
     if name is not None:
         warehouse.table(name)
     output.history(warehouse.history(name, limit=limit))
@@ -223,7 +231,7 @@ def history(warehouse: Warehouse, output: TableOutput, name: str | None, limit: 
 @click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True)
 @command()
 def jobs(warehouse: Warehouse, output: TableOutput, live: bool, limit: int) -> None:
-    """Show what was started, the newest first."""
+    """Show refresh jobs, newest first."""
     output.jobs(warehouse.jobs(live_only=live, limit=limit))
 
 
@@ -231,20 +239,20 @@ def jobs(warehouse: Warehouse, output: TableOutput, live: bool, limit: int) -> N
 @click.argument("name")
 @command()
 def why(warehouse: Warehouse, output: TableOutput, name: str) -> None:
-    """Say why a table waits."""
+    """Explain why a table is waiting."""
     found = warehouse.why(name)
     output.say(f"{found.unit_key}: {found.text}", **found._asdict())
 
 
 @table.command()
 @click.argument("name")
-@click.option("--force", is_flag=True, help="Run the whole query, also if nothing changed.")
+@click.option("--force", is_flag=True, help="Run the whole query, even if nothing changed.")
 @click.option("--no-wait", is_flag=True, help="Do not wait for the coordinator's answer.")
 @command()
 def refresh(
     warehouse: Warehouse, output: TableOutput, name: str, force: bool, no_wait: bool
 ) -> None:
-    """Refresh a table now: by the coordinator if one runs, else here."""
+    """Refresh a table now: by the coordinator if one is running, otherwise in this process."""
     if no_wait:
         request_id = warehouse.ask(name, force=force)
         output.say(f"{name}: asked for", table=name, request_id=request_id)
@@ -265,7 +273,7 @@ def _refresh(warehouse: Warehouse, output: TableOutput, name: str, *, force: boo
 @click.argument("name")
 @command()
 def pause(warehouse: Warehouse, output: TableOutput, name: str) -> None:
-    """Stop refreshing a table; what reads it goes on with its last good data."""
+    """Stop refreshing a table; its readers continue with its last good data."""
     warehouse.pause(name)
     output.say(f"paused {name}", paused=name)
 
@@ -274,7 +282,7 @@ def pause(warehouse: Warehouse, output: TableOutput, name: str) -> None:
 @click.argument("name")
 @command()
 def resume(warehouse: Warehouse, output: TableOutput, name: str) -> None:
-    """Refresh a table again that was paused, suspended or in error."""
+    """Resume refreshing a table that was paused, suspended or in error."""
     warehouse.resume(name)
     output.say(f"resumed {name}", resumed=name)
 
@@ -284,7 +292,7 @@ def resume(warehouse: Warehouse, output: TableOutput, name: str) -> None:
 @click.option("--open", "is_open", is_flag=True, help="Open the gate again.")
 @command()
 def gate(warehouse: Warehouse, output: TableOutput, relation: str, is_open: bool) -> None:
-    """Close a source: what reads it is not refreshed until it is opened."""
+    """Close a source: tables that read it are not refreshed until it is opened again."""
     (warehouse.ungate if is_open else warehouse.gate)(relation)
     word = "opened" if is_open else "closed"
     output.say(f"{word} the gate of {relation}", relation=relation, closed=not is_open)
@@ -292,10 +300,12 @@ def gate(warehouse: Warehouse, output: TableOutput, relation: str, is_open: bool
 
 @table.command()
 @click.option("--off", is_flag=True, help="Start refreshes again.")
-@click.option("--wait-s", type=click.FloatRange(min=0), default=0.0, help="Wait for what runs.")
+@click.option(
+    "--wait-s", type=click.FloatRange(min=0), default=0.0, help="Wait for running refreshes."
+)
 @command()
 def drain(warehouse: Warehouse, output: TableOutput, off: bool, wait_s: float) -> None:
-    """Start nothing new and let what runs end."""
+    """Start no new refreshes and let running ones finish."""
     if off:
         warehouse.undrain()
         output.say("no longer draining", draining=False)
@@ -307,7 +317,7 @@ def drain(warehouse: Warehouse, output: TableOutput, off: bool, wait_s: float) -
 
 @table.command()
 @click.argument("name")
-@click.option("--cascade", is_flag=True, help="Drop what reads it as well.")
+@click.option("--cascade", is_flag=True, help="Also drop the tables that read it.")
 @command()
 def drop(warehouse: Warehouse, output: TableOutput, name: str, cascade: bool) -> None:
     """Drop a table with its contents."""
@@ -318,7 +328,7 @@ def drop(warehouse: Warehouse, output: TableOutput, name: str, cascade: bool) ->
 @table.command()
 @command()
 def health(warehouse: Warehouse, output: TableOutput) -> None:
-    """Say whether tables are kept fresh, telling saturated from not running."""
+    """Report whether tables are being kept fresh; tells saturated from not running."""
     output.health(warehouse)
 
 
@@ -331,8 +341,8 @@ def health(warehouse: Warehouse, output: TableOutput) -> None:
 def run(**flags: Any) -> None:
     """Keep tables fresh until Ctrl-C: the coordinator with its workers, in the foreground.
 
-    Every setting can also stand in the file, in its table [tables], or in the environment as
-    PENSTOCK_TABLES_ and its name in capitals.
+    Every setting can also be given in the settings file, in the table [tables], or as an
+    environment variable: PENSTOCK_TABLES_ and its name in capitals.
     """
     place = merged(WAREHOUSE, flags)
     warehouse = open_warehouse(place, make=True, **flags)
@@ -342,7 +352,7 @@ def run(**flags: Any) -> None:
 
 @table.group()
 def source() -> None:
-    """Say which columns the records of a topic have, so that tables can read it."""
+    """Declare the columns of a topic's records, so that tables can read it."""
 
 
 @source.command()
@@ -350,9 +360,9 @@ def source() -> None:
 @click.option("--schema", required=True, metavar="COLUMNS",
               help="As in CREATE TABLE: 'id BIGINT, amount DOUBLE'.")  # fmt: skip
 @click.option("--key", default="", metavar="COLUMNS",
-              help="The last record of each is a row. [default: every record is]")  # fmt: skip
+              help="Key columns: a row is the last record of a key. [default: no key]")  # fmt: skip
 @topics_url
-@click.option("--replace", is_flag=True, help="Give a topic that is declared other columns.")
+@click.option("--replace", is_flag=True, help="Replace the columns of a declared topic.")
 @command(make=True)
 def add(
     warehouse: Warehouse,
@@ -375,7 +385,7 @@ def add(
 @source.command("list")
 @command()
 def list_sources(warehouse: Warehouse, output: TableOutput) -> None:
-    """List the topics that tables may read."""
+    """List the topics that tables can read."""
     output.sources(warehouse.topics())
 
 
@@ -383,7 +393,7 @@ def list_sources(warehouse: Warehouse, output: TableOutput) -> None:
 @click.argument("topic")
 @command()
 def remove(warehouse: Warehouse, output: TableOutput, topic: str) -> None:
-    """Let no table read a topic any more; refused while one does."""
+    """Withdraw a topic from tables; refused while a table reads it."""
     warehouse.forget_topic(topic)
     output.say(f"topics.{topic} can no longer be read", removed=topic)
 
@@ -391,15 +401,14 @@ def remove(warehouse: Warehouse, output: TableOutput, topic: str) -> None:
 @click.command()
 @click.argument("text", metavar="SQL|TABLE")
 @click.option("--limit", type=click.IntRange(min=1), default=1_000, show_default=True,
-              help="Rows to print at most.")  # fmt: skip
+              help="Print at most this many rows.")  # fmt: skip
 @place_options
 @json_flag
 def query(text: str, limit: int, as_json: bool, **place: Any) -> None:
     """Print the rows of a table, or of a SELECT over tables of the lake.
 
-    A table's name alone is read here, as far as it is printed, without an engine. A SELECT is run
-    by the engine that --runner names, over one snapshot of everything it reads; topics cannot be
-    queried.
+    A table's name alone needs no engine: only the rows to print are read. A SELECT is run by the
+    engine that --runner names, over one snapshot of everything it reads; topics cannot be queried.
     """
     with open_warehouse(place, make=False) as warehouse:
         if len(text.split()) > 1:

@@ -35,16 +35,16 @@ WAREHOUSE: Final = (
     *lake_options(),
     SharedOption("--runner", {
         "default": tables_app.SPARK, "show_default": True, "envvar": "PENSTOCK_RUNNER",
-        "show_envvar": True, "help": "The engine, as package.module:function.",
+        "show_envvar": True, "help": "Query engine, as package.module:function.",
     }),
     SharedOption("--runner-options", {
         "default": "{}", "envvar": "PENSTOCK_RUNNER_OPTIONS", "show_envvar": True,
-        "metavar": "JSON", "help": "Options for the engine.",
+        "metavar": "JSON", "help": "Options of the engine.",
     }),
-    API_KEY.but(help="The key for topics that tables read, where their server has keys."),
+    API_KEY.but(help="API key for topics that tables read, if their server requires one."),
     SharedOption("--config", {
         "type": click.Path(dir_okay=False, path_type=Path),
-        "help": "Settings file, for [tables] and [spark]. [default: penstock.toml if it is here]",
+        "help": "Settings file, for [tables] and [spark]. [default: penstock.toml, if present]",
     }),
 )  # fmt: skip
 """Where the warehouse is, and which engine runs its queries; before or after a command's name."""

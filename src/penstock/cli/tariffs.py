@@ -39,24 +39,28 @@ BAND_TIMES = ("months", "days", "hours")
 @server_options
 @click.pass_context
 def tariffs(ctx: click.Context, /, **place: Any) -> None:
-    """Look at and change tariffs, and which meter has which.
+    """Show and change tariffs and their assignment to meters.
 
     Tariffs and meters are entities of a space on the topic server. Several people may change them
-    at once: each change lands as a whole or says why not.
-    The options below may also stand behind the command.
+    at once: each change takes effect as a whole or reports why not. The options below may also
+    follow the command.
     """
     ctx.obj = place
 
 
 space_option = click.option(
-    "--space", default=SPACE, show_default=True, help="The space that has the tariffs."
+    "--space", default=SPACE, show_default=True, help="The space that holds the tariffs."
 )
 from_option = click.option(
     "--from", "valid_from", required=True, metavar="DAY",
-    help="From when on: 2026-07-01, or a time; without an offset it is the tariff's own zone.",
+    help="Start: 2026-07-01, or a time; without an offset, in the tariff's own time zone.",
 )  # fmt: skip
 at_option = click.option(
-    "--at", "at_seq", type=click.IntRange(min=0), metavar="SEQ", help="As it was at this seq."
+    "--at",
+    "at_seq",
+    type=click.IntRange(min=0),
+    metavar="SEQ",
+    help="Show the state as of this seq.",
 )
 
 
@@ -67,9 +71,9 @@ at_option = click.option(
 )  # fmt: skip
 @click.option(
     "--replace", is_flag=True,
-    help="Tariffs and meters of the files become what the files say; else what is new is added.",
+    help="Replace the files' tariffs and meters instead of only adding new versions.",
 )  # fmt: skip
-@click.option("--check", is_flag=True, help="Only look whether the files are right.")
+@click.option("--check", is_flag=True, help="Only check the files.")
 @space_option
 @json_flag
 @command
@@ -78,7 +82,7 @@ def load(
 ) -> None:
     """Load tariffs and assignments from .toml, .json and .csv files.
 
-    All files are read and checked first. Loading them once more changes nothing.
+    All files are read and checked first. Loading them again changes nothing.
     """
     sheet = read_sheets(files)
     output = TariffOutput(as_json)
@@ -92,13 +96,13 @@ def load(
 @tariffs.command("set")
 @click.argument("name", metavar="TARIFF")
 @from_option
-@click.option("--price", metavar="PRICE", help="One price for a kWh, whenever it is.")
+@click.option("--price", metavar="PRICE", help="One price per kWh at all times.")
 @click.option(
     "--band", "bands", multiple=True, metavar="'PRICE hours=22-6 days=mon-fri months=10-2'",
-    help="A price and when it counts. May be given several times.",
+    help="A price and the hours in which it applies. May be repeated.",
 )  # fmt: skip
-@click.option("--otherwise", metavar="PRICE", help="The price when no band counts.")
-@click.option("--zone", help="Where its hours are meant. [default: as it is, or UTC]")
+@click.option("--otherwise", metavar="PRICE", help="The price outside of all bands.")
+@click.option("--zone", help="Time zone of the bands' hours. [default: unchanged, or UTC]")
 @space_option
 @json_flag
 @command
@@ -113,9 +117,9 @@ def set_(
     space: str,
     as_json: bool,
 ) -> None:
-    """Give a tariff a new price from a day on, or make a tariff.
+    """Create a tariff, or give one a new price from a given day on.
 
-    A version from the same moment on is replaced; others stay.
+    Replaces a version with the same start; other versions stay.
     """
     version = version_of(price, bands, otherwise) | {"valid_from": valid_from}
     with _space(client, space) as there:
@@ -132,7 +136,7 @@ def set_(
 def assign(
     client: Client, name: str, meters: tuple[str, ...], valid_from: str, space: str, as_json: bool
 ) -> None:
-    """Give meters a tariff from a day on."""
+    """Assign a tariff to meters from a given day on."""
     with _space(client, space) as there:
         TariffOutput(as_json).changed(there.assign(name, meters, valid_from), space)
 
@@ -146,7 +150,7 @@ def assign(
 def show(
     client: Client, names: tuple[str, ...], at_seq: int | None, space: str, as_json: bool
 ) -> None:
-    """Show tariffs, all or some, now or as they were at a seq; what is wrong stands out."""
+    """Show all or some tariffs, now or as of a seq; errors are highlighted."""
     wanted = {tariff_id(name) for name in names}
     found = list(client.list_entities(space, TARIFF, at_seq=at_seq))
     meters = list(client.list_entities(space, METER, at_seq=found[0].head)) if found else []
@@ -157,7 +161,7 @@ def show(
 
 @tariffs.command("meters")
 @click.argument("names", nargs=-1, metavar="[METER]...")
-@click.option("--tariff", help="Only meters that have, had or will have this one.")
+@click.option("--tariff", help="Only meters that have, had or will have this tariff.")
 @at_option
 @space_option
 @json_flag
@@ -170,7 +174,7 @@ def meters_(
     space: str,
     as_json: bool,
 ) -> None:
-    """Show which tariff meters have, all or some, now or as it was at a seq."""
+    """Show the tariffs of all or some meters, now or as of a seq."""
     wanted = {meter_id(name) for name in names}
     found = list(client.list_entities(space, METER, at_seq=at_seq))
     _check_found(names, {state.entity for state in found}, meter_id, "meter")

@@ -47,8 +47,8 @@ def size(text: str) -> int:
 def topic(ctx: click.Context, /, **place: Any) -> None:
     """Write, read and follow topics of a running server.
 
-    On a terminal the answers are tables for people; piped or with --json they are lines of JSON.
-    The options below may also stand behind the command.
+    On a terminal the output is formatted; piped or with --json it is lines of JSON. The options
+    below may also follow the command.
     """
     ctx.obj = place
 
@@ -96,9 +96,9 @@ def config_option(field: ConfigField) -> Callable[[F], F]:
 @json_flag
 @command
 def create(client: Client, name: str, as_json: bool, **options: Any) -> None:
-    """Create a topic with settings, or change those that are named of one that exists.
+    """Create a topic, or change the given settings of an existing one.
 
-    Without this a topic is made by the first write to it, with the server's settings.
+    A topic is otherwise created by the first write to it, with the server's default settings.
     """
     given = {key: value for key, value in options.items() if value is not None}
     TopicOutput(as_json).topic_put(client.put_topic(name, **given))
@@ -107,9 +107,11 @@ def create(client: Client, name: str, as_json: bool, **options: Any) -> None:
 @topic.command()
 @click.argument("name", metavar="TOPIC")
 @click.argument("values", metavar="[JSON]...", nargs=-1)
-@click.option("--tag", help="A tag for every record.")
-@click.option("--node", help="The writer's name; readers of that name do not get the records.")
-@click.option("--key", help="An idempotency key: the same write again lands once.")
+@click.option("--tag", help="Tag of every record.")
+@click.option("--node", help="Name of the writer; readers of the same name do not get the records.")
+@click.option(
+    "--key", help="Idempotency key: a repeated write with the same key takes effect once."
+)
 @json_flag
 @command
 def write(
@@ -121,9 +123,9 @@ def write(
     key: str | None,
     as_json: bool,
 ) -> None:
-    """Write records: JSON values as arguments, or lines of standard input.
+    """Write records, given as JSON arguments or as lines on standard input.
 
-    Standard input is read if there are no values, or the only one is -. Each line is one record.
+    Standard input is read if there are no arguments, or only -; each line is a record.
     """
     if key == "":
         raise click.BadParameter("an idempotency key cannot be empty", param_hint="'--key'")
@@ -184,13 +186,13 @@ def _write_lines(
 
 @topic.command()
 @click.argument("name", metavar="TOPIC")
-@click.option("--from-seq", type=click.IntRange(min=0), default=0, help="Begin after this seq.")
+@click.option("--from-seq", type=click.IntRange(min=0), default=0, help="Start after this seq.")
 @click.option(
     "--from-ts",
     type=click.IntRange(min=0),
-    help="Begin at this time, in ms since 1970; with --from-seq, at the later of both.",
+    help="Start at this time, in ms since 1970; with --from-seq, at the later of the two.",
 )
-@click.option("--limit", type=click.IntRange(min=1), help="Stop after so many records.")
+@click.option("--limit", type=click.IntRange(min=1), help="Stop after this many records.")
 @click.option("--tag", help="Only records with this tag; a * at its end matches a prefix.")
 @json_flag
 @command
@@ -203,7 +205,7 @@ def read(
     tag: str | None,
     as_json: bool,
 ) -> None:
-    """Read the records of a topic, up to its head."""
+    """Read the records of a topic up to its head."""
     output = TopicOutput(as_json)
     left = limit
     is_first = True
@@ -224,7 +226,7 @@ def read(
 @topic.command()
 @click.argument("names", metavar="TOPIC...", nargs=-1, required=True)
 @click.option(
-    "--from-seq", type=click.IntRange(min=0), help="Begin after this seq, not at the head."
+    "--from-seq", type=click.IntRange(min=0), help="Start after this seq instead of at the head."
 )
 @click.option("--tag", help="Only records with this tag; a * at its end matches a prefix.")
 @json_flag
@@ -232,7 +234,7 @@ def read(
 def follow(
     client: Client, names: tuple[str, ...], from_seq: int | None, tag: str | None, as_json: bool
 ) -> None:
-    """Show records as they are written, until Ctrl-C; goes on after a restart of the server."""
+    """Show records as they are written, until Ctrl-C; resumes after a server restart."""
     output = TopicOutput(as_json)
     start = Position(tail=True) if from_seq is None else Position(from_seq)
     shown = names if len(names) > 1 else None
@@ -245,18 +247,18 @@ def follow(
 
 
 @topic.command("list")
-@click.option("--prefix", default="", help="Only topics whose names begin with this.")
+@click.option("--prefix", default="", help="Only topics whose names start with this.")
 @click.option(
     "--sort",
     type=click.Choice(("name", "rate", "behind", "bytes")),
     default="name",
-    help="By name, or the first thousand of another order, greatest first.",
+    help="Order: by name, or the top thousand by another value, largest first.",
 )
 @click.option("--type", "kind", type=click.Choice(TYPES), help="Only topics of this type.")
 @json_flag
 @command
 def list_(client: Client, prefix: str, sort: str, kind: str | None, as_json: bool) -> None:
-    """List topics: what flows in and out of them, their watchers, what they hold."""
+    """List topics with their rates, watchers and size."""
     order = None if sort == "name" else sort
     TopicOutput(as_json).topics(client.list_topics(prefix, sort=order, type=kind))
 
@@ -266,7 +268,7 @@ def list_(client: Client, prefix: str, sort: str, kind: str | None, as_json: boo
 @json_flag
 @command
 def show(client: Client, name: str, as_json: bool) -> None:
-    """Show what a topic holds and how it is set."""
+    """Show a topic's contents and settings."""
     TopicOutput(as_json).topic(client.get_topic(name, touch=False))
 
 
@@ -276,7 +278,9 @@ def show(client: Client, name: str, as_json: bool) -> None:
 @click.option(
     "--before-seq", type=click.IntRange(min=0), help="Delete only records before this seq."
 )
-@click.option("--match", metavar="TAG", help="Delete only records with this tag, or tags as 'a*'.")
+@click.option(
+    "--match", metavar="TAG", help="Delete only records with this tag, or with tags like 'a*'."
+)
 @json_flag
 @command
 def delete(
@@ -287,7 +291,7 @@ def delete(
     match: str | None,
     as_json: bool,
 ) -> None:
-    """Delete a topic, or with --before-seq or --match some of its records."""
+    """Delete a topic or, with --before-seq or --match, some of its records."""
     output = TopicOutput(as_json)
     if before_seq is None and match is None:
         deletion = client.delete_topic(name, if_empty=if_empty)

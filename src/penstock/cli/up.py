@@ -22,16 +22,18 @@ if TYPE_CHECKING:
     "--without", multiple=True, type=click.Choice(["ingest", "tables"]),
     help="Leave a part out; may be repeated.",
 )  # fmt: skip
-@click.option("--check", is_flag=True, help="Only say whether the parts run; exit code 1 if not.")
+@click.option(
+    "--check", is_flag=True, help="Only report whether the parts are running; exit code 1 if not."
+)
 @config_option
 @json_flag
 def up(without: tuple[str, ...], check: bool, config: Path | None, as_json: bool) -> None:
     """Run server, ingest and tables on this machine until Ctrl-C.
 
-    Each part is a process of its own and is started again when it ends; what it says stands behind
-    its name. Ingest and tables share one Spark. Settings stand in the tables [server], [ingest],
-    [tables] and [spark] of the file; without a file the defaults count, with data in the current
-    directory. Ctrl-C ends the parts in order, a second one at once.
+    Each part is a process of its own and is restarted when it ends; its output is prefixed with its
+    name. Ingest and tables share one Spark. Settings come from the tables [server], [ingest],
+    [tables] and [spark] of the settings file; without a file the defaults apply, with data in the
+    current directory. Ctrl-C stops the parts in order, a second Ctrl-C at once.
     """
     from penstock.app.up import PARTS, UpSettings, run_up
 

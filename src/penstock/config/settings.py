@@ -43,117 +43,119 @@ class Settings:
 
     host: str = _setting("127.0.0.1", "Address to listen on; `host:port` sets both.")
     port: int = _setting(4000, "Port to listen on; 0 takes any free one.", most=65_535)
-    port_file: Path | None = _setting(None, "File that gets the bound host:port.")
+    port_file: Path | None = _setting(None, "File to write the bound host:port to.")
     api_keys: str = field(
         default="",
         repr=False,
-        metadata={"doc": "Keys, `key[:scopes[:prefixes]]`, joined by commas; none: auth is off."},
+        metadata={
+            "doc": "Keys, `key[:scopes[:prefixes]]`, separated by commas; empty: no authentication."
+        },
     )
-    allow_insecure_no_auth: bool = _setting(
-        False, "Listen beyond this machine although there are no keys."
-    )
+    allow_insecure_no_auth: bool = _setting(False, "Listen beyond this machine without API keys.")
     allowed_origins: tuple[str, ...] = _setting(
         (),
-        "Web origins beside the server's own whose pages may use it, such as "
-        "`https://app.example`, joined by commas; `*`: any.",
+        "Web origins, besides the server's own, whose pages may call it, such as "
+        "`https://app.example`, separated by commas; `*`: any.",
     )
     allowed_hosts: tuple[str, ...] = _setting(
         (),
-        "Names and addresses beside localhost and loopback under which a server without keys "
-        "answers, joined by commas; `*`: any.",
+        "Host names and addresses, besides localhost, that a server without keys answers to, "
+        "separated by commas; `*`: any.",
     )
-    probe_auth: bool = _setting(False, "Ask for a key on the health and ready probes too.")
-    tls_cert: Path | None = _setting(None, "Certificate chain (PEM); with `tls_key` it turns on.")
+    probe_auth: bool = _setting(False, "Require a key for the health and ready probes too.")
+    tls_cert: Path | None = _setting(
+        None, "Certificate chain (PEM); enables TLS together with `tls_key`."
+    )
     tls_key: Path | None = _setting(None, "Private key (PEM) of the certificate.")
-    data_dir: Path = _setting(Path("topics-data"), "Directory of all data.")
-    cold_dir: Path | None = _setting(None, "Directory of cold segments, if elsewhere.")
+    data_dir: Path = _setting(Path("topics-data"), "Data directory.")
+    cold_dir: Path | None = _setting(
+        None, "Directory of cold segments, if outside the data directory."
+    )
     backup_dir: Path | None = _setting(
-        None, "Where backups asked for over HTTP may go; without it they are refused."
+        None, "Directory for backups requested over HTTP; without it they are refused."
     )
     catalog: str = _setting(
         "",
-        "Warehouse of stream tables, sqlite:<path> or postgres:<words>; if not said, "
-        "warehouse.sqlite beside the data if it is there.",
+        "Catalog of the stream tables, sqlite:<path> or postgres:<connection words>; default: "
+        "warehouse.sqlite beside the data, if present.",
     )
     data_path: str = _setting(
-        "", "Where a new warehouse keeps its files; beside the SQLite file if not said."
+        "", "Directory for the files of a new warehouse; default: beside the SQLite file."
     )
-    store: str = _setting("segment", "Where the log rests.", choices=STORES)
+    store: str = _setting("segment", "Storage engine of the log.", choices=STORES)
     wal_shards: int = _setting(
         0,
-        "Partitions of the log, fixed when it is made; 0: as it was made, or one for each core "
-        "up to 8.",
+        "Number of log partitions, fixed at creation; 0: keep the existing number, or one per core "
+        "up to 8 for a new log.",
         least=0,
         most=65_536,
     )
     disk_sync_ms: int = _setting(
-        100, "How soon a record of class `disk` is synced after its answer.", least=1
+        100, "Longest time between the answer to a write of class `disk` and its sync.", least=1
     )
-    log_segment_bytes: int = _setting(64 * MIB, "A file of the log.", least=64 * KIB)
-    segment_max_events: int = _setting(10_000, "Records of a cold segment.", least=1)
-    segment_max_bytes: int = _setting(64 * MIB, "Bytes of a cold segment.", least=1)
+    log_segment_bytes: int = _setting(64 * MIB, "Size of a log file.", least=64 * KIB)
+    segment_max_events: int = _setting(10_000, "Most records in a cold segment.", least=1)
+    segment_max_bytes: int = _setting(64 * MIB, "Size of a cold segment.", least=1)
     segment_max_age_ms: int = _setting(
-        3_600_000, "Age of a record at which its segment is made though not full.", least=1
+        3_600_000, "Age of a record at which its segment is closed even if not full.", least=1
     )
     hot_retain_segments: int = _setting(
-        4, "Records of a topic that stay in memory, in segments' worth."
+        4, "Records of a topic kept in memory, counted in full segments."
     )
-    hot_retain_bytes: int = _setting(
-        0, "Bytes of a topic that stay in memory at most; 0: however many."
-    )
+    hot_retain_bytes: int = _setting(0, "Most bytes of a topic kept in memory; 0: no limit.")
     max_hot_bytes: int = _setting(
         0,
-        "Bytes of records that memory holds, of all topics together; the oldest beyond it are read "
-        "from disk. 0: 256 MiB, or a quarter of the machine's memory if that is less.",
+        "Most bytes of records kept in memory, over all topics; older ones are read from disk. "
+        "0: 256 MiB, or a quarter of the machine's memory if that is less.",
     )
     compact_log_bytes: int = _setting(
         64 * MIB,
-        "Snapshots are made when the log since the last has more than this, or four times this "
+        "Take a snapshot when the log since the last one is larger than this, or four times this "
         "while the server is busy.",
         least=1,
     )
     max_waiting_bytes: int = _setting(
         256 * MIB,
-        "What may wait for the log, in each partition, before writes are refused.",
+        "Bytes that may wait for the log, per partition, before writes are refused.",
         least=1,
     )
     max_log_wait_ms: int = _setting(
         2_000,
-        "How long what waits for the log may take to be written, as measured, before writes are "
-        "refused; 0: any time.",
+        "Estimated time to write what is waiting for the log above which writes are refused; "
+        "0: no limit.",
     )
-    max_body_bytes: int = _setting(64 * MIB, "A request body, inflated.", least=1)
-    max_ws_message_bytes: int = _setting(16 * MIB, "A WebSocket message.", least=1)
-    max_topics: int = _setting(100_000, "Topics; 0: any number.")
-    max_routers: int = _setting(10_000, "Routers; 0: any number.")
-    max_watch_sessions: int = _setting(10_000, "Watch sessions; 0: any number.")
-    max_sse_connections: int = _setting(10_000, "Open push connections; 0: any number.")
+    max_body_bytes: int = _setting(64 * MIB, "Largest request body, after decompression.", least=1)
+    max_ws_message_bytes: int = _setting(16 * MIB, "Largest WebSocket message.", least=1)
+    max_topics: int = _setting(100_000, "Most topics; 0: no limit.")
+    max_routers: int = _setting(10_000, "Most routers; 0: no limit.")
+    max_watch_sessions: int = _setting(10_000, "Most watch sessions; 0: no limit.")
+    max_sse_connections: int = _setting(10_000, "Most open push connections; 0: no limit.")
     max_sse_connections_per_key: int = _setting(
-        1_000, "Open push connections of one key; 0: any number."
+        1_000, "Most open push connections per key; 0: no limit."
     )
-    max_inflight_per_key: int = _setting(1_000, "Requests of one key at a time; 0: any number.")
-    max_total_bytes: int = _setting(0, "Live bytes of data and meta; 0: any number.")
-    max_record_bytes: int = _setting(MIB, "Data and meta of a record.", least=1)
-    max_meta_bytes: int = _setting(16 * KIB, "Meta of a record.", least=1)
-    max_meta_keys: int = _setting(64, "Keys in the meta of a record.", least=1)
-    max_tag_bytes: int = _setting(256, "A tag.", least=1)
-    max_node_bytes: int = _setting(128, "A node's name.", least=1)
-    max_idempotency_key_bytes: int = _setting(256, "An idempotency key.", least=1)
-    max_batch_records: int = _setting(10_000, "Records of one write.", least=1)
-    max_watch_topics: int = _setting(256, "Topics of one watch session.", least=1)
+    max_inflight_per_key: int = _setting(1_000, "Most concurrent requests per key; 0: no limit.")
+    max_total_bytes: int = _setting(0, "Most live bytes of data and meta; 0: no limit.")
+    max_record_bytes: int = _setting(MIB, "Largest data and meta of a record.", least=1)
+    max_meta_bytes: int = _setting(16 * KIB, "Largest meta of a record.", least=1)
+    max_meta_keys: int = _setting(64, "Most keys in the meta of a record.", least=1)
+    max_tag_bytes: int = _setting(256, "Longest tag.", least=1)
+    max_node_bytes: int = _setting(128, "Longest node name.", least=1)
+    max_idempotency_key_bytes: int = _setting(256, "Longest idempotency key.", least=1)
+    max_batch_records: int = _setting(10_000, "Most records in one write.", least=1)
+    max_watch_topics: int = _setting(256, "Most topics in one watch session.", least=1)
     session_ttl_ms: int = _setting(
         300_000, "How long a watch session without a stream is kept.", least=1
     )
     stream_stall_ms: int = _setting(
         300_000,
-        "How long the peer of a stream or WebSocket may take nothing before it is let go.",
+        "How long the peer of a stream or WebSocket may read nothing before it is disconnected.",
         least=1,
     )
-    drain_ms: int = _setting(10_000, "How long requests may take to end at shutdown.")
+    drain_ms: int = _setting(10_000, "How long requests may take to finish at shutdown.")
     test_min_heartbeat_ms: int = _setting(
-        0, "For tests: a shorter least heartbeat than 1000 ms; 0: off."
+        0, "For tests: shortest heartbeat, below the usual 1000 ms; 0: off."
     )
-    log: str = _setting("info", "What is logged.", choices=LOG_LEVELS)
+    log: str = _setting("info", "Log level.", choices=LOG_LEVELS)
 
     def __post_init__(self) -> None:
         check(self)
@@ -201,46 +203,51 @@ class IngestSettings:
 
     host: str = _setting("127.0.0.1", "Address to listen on for devices; `host:port` sets both.")
     port: int = _setting(4100, "Port for devices; 0 takes any free one.", most=65_535)
-    port_file: Path | None = _setting(None, "File that gets the bound host:port.")
+    port_file: Path | None = _setting(None, "File to write the bound host:port to.")
     status_host: str = _setting("127.0.0.1", "Address of the port for status and metrics.")
     status_port: int = _setting(4101, "Port for status and metrics; 0: any free one.", most=65_535)
-    url: str = _setting("http://127.0.0.1:4000", "Where the topic server is.")
+    url: str = _setting("http://127.0.0.1:4000", "URL of the topic server.")
     api_key: str = field(
-        default="", repr=False, metadata={"doc": "The key, where the topic server has keys."}
+        default="", repr=False, metadata={"doc": "API key, if the topic server requires one."}
     )
-    node: str = _setting("", "Its name in the list of parts; the machine's if not said.")
-    raw_topic: str = _setting(RAW_TOPIC, "Topic of the messages.")
-    reject_topic: str = _setting(REJECT_TOPIC, "Topic of what was wrong with connections.")
+    node: str = _setting("", "Name in the list of parts; default: the host name.")
+    raw_topic: str = _setting(RAW_TOPIC, "Topic for the messages.")
+    reject_topic: str = _setting(REJECT_TOPIC, "Topic for rejected connections and messages.")
     tokens_file: Path | None = _setting(
-        None, "File of device tokens, a line for each: device and token, or * and token."
+        None, "File of device tokens, one per line: device and token, or * and token."
     )
     allow_insecure_no_tokens: bool = _setting(
-        False, "Listen beyond this machine although there are no tokens."
+        False, "Listen beyond this machine without device tokens."
     )
-    tls_cert: Path | None = _setting(None, "Certificate chain (PEM); with `tls_key` it turns on.")
+    tls_cert: Path | None = _setting(
+        None, "Certificate chain (PEM); enables TLS together with `tls_key`."
+    )
     tls_key: Path | None = _setting(None, "Private key (PEM) of the certificate.")
     window_bytes: int = _setting(
-        512 * MIB, "Memory of all windows of the pipeline together.", least=MIB
+        512 * MIB, "Memory for all windows of the pipeline together.", least=MIB
     )
     growth: str = _setting("aimd", "How windows grow.", choices=GROWTHS)
     backlog_ms: int = _setting(
-        2_000, "How long the raw topic may take to drain before devices wait; 0: any time."
+        2_000,
+        "Estimated time to drain the raw topic above which devices have to wait; 0: no limit.",
     )
-    max_connections: int = _setting(10_000, "Connections of devices.", least=1)
-    max_devices: int = _setting(100_000, "Devices that are remembered.", least=1)
+    max_connections: int = _setting(10_000, "Most device connections.", least=1)
+    max_devices: int = _setting(100_000, "Most devices remembered.", least=1)
     max_message_bytes: int = _setting(
         256 * KIB,
-        "A message of a device. Its record is a third larger: above 700 KiB raise the server's "
-        "max_record_bytes as well.",
+        "Largest message of a device. Its record is a third larger: above 700 KiB, raise the "
+        "server's max_record_bytes as well.",
         least=KIB,
         most=4 * MIB,
     )
     message_ms: int = _setting(
         30_000, "How long a message may take from its first fragment to its last.", least=1
     )
-    idle_ms: int = _setting(300_000, "Silence after which a connection is taken for lost.", least=1)
-    drain_ms: int = _setting(10_000, "How long messages may take to be durable at shutdown.")
-    log: str = _setting("info", "What is logged.", choices=LOG_LEVELS)
+    idle_ms: int = _setting(
+        300_000, "Silence after which a connection is considered lost.", least=1
+    )
+    drain_ms: int = _setting(10_000, "How long messages may take to become durable at shutdown.")
+    log: str = _setting("info", "Log level.", choices=LOG_LEVELS)
 
     def __post_init__(self) -> None:
         check(self)
@@ -282,26 +289,30 @@ class TablesSettings:
         DEFAULT_CATALOG, "Catalog of the lake: sqlite:<path> or postgres:<connection words>."
     )
     data_path: str = _setting(
-        "", "Where a new lake keeps its files; beside the SQLite file if not said."
+        "", "Directory for the files of a new lake; default: beside the SQLite file."
     )
     api_key: str = field(
         default="", repr=False,
-        metadata={"doc": "The key for topics that tables read, where their server has keys."},
+        metadata={"doc": "API key for topics that tables read, if their server requires one."},
     )  # fmt: skip
     url: str = _setting(
-        "http://127.0.0.1:4000", "The server that is told how the tables are; off if empty."
+        "http://127.0.0.1:4000", "Server that the state of the tables is reported to; empty: none."
     )
-    node: str = _setting("", "Its name in the list of parts; the machine's if not said.")
+    node: str = _setting("", "Name in the list of parts; default: the host name.")
     parallel: str = _setting(
-        "on", "Refresh side by side in workers, or one by one in this process.", choices=PARALLEL
+        "on",
+        "Refresh tables in parallel workers (on) or one by one in this process (off).",
+        choices=PARALLEL,
     )
-    max_concurrent_refreshes: int = _setting(4, "Refreshes at the same time.", least=1)
-    max_workers: int = _setting(4, "Permits of the cluster, shared by all coordinators.", least=1)
-    pool: str = _setting("", "Address of the database of the permits; the catalog if not said.")
+    max_concurrent_refreshes: int = _setting(4, "Most refreshes at the same time.", least=1)
+    max_workers: int = _setting(
+        4, "Worker permits, shared by all coordinators of the warehouse.", least=1
+    )
+    pool: str = _setting("", "Database of the permits; default: the catalog.")
     keep_snapshots: str = _setting(
         "",
-        "How long the lake's snapshots are kept, such as 7d; 0s keeps all. If not said: 1d in a "
-        "lake that Penstock made, else all.",
+        "How long snapshots of the lake are kept, such as 7d; 0s keeps all. Default: 1d in a lake "
+        "created by Penstock, otherwise all.",
     )
 
     def __post_init__(self) -> None:
@@ -320,20 +331,23 @@ class TablesSettings:
 class ClusterSettings:
     """How the nodes of a cluster reach and trust each other."""
 
-    peer_listen: str = _setting("", "Address (host:port) to listen on for the cluster's nodes.")
-    advertise: str = _setting(
-        "", "Address (host:port) by which other nodes reach this one, as its cluster knows it."
+    peer_listen: str = _setting(
+        "", "Address (host:port) to listen on for other nodes of the cluster."
     )
-    tls_cert: Path | None = _setting(None, "This node's certificate (PEM), for its peers.")
+    advertise: str = _setting("", "Address (host:port) at which other nodes reach this one.")
+    tls_cert: Path | None = _setting(None, "Certificate (PEM) of this node, shown to its peers.")
     tls_key: Path | None = _setting(None, "Private key (PEM) of that certificate.")
     tls_ca: Path | None = _setting(
-        None, "The authority (PEM) of the certificates of all nodes, and of nothing else."
+        None, "Authority (PEM) that signs the nodes' certificates, and nothing else."
     )
     secret_file: Path | None = _setting(
-        None, "File of at least 32 bytes that all nodes share, in place of certificates."
+        None,
+        "File with a secret of at least 32 bytes shared by all nodes, instead of certificates.",
     )
     leaders: str = _setting(
-        "spread", "Where the leaders of partitions should be.", choices=("spread", "together")
+        "spread",
+        "Whether the leaders of partitions are spread over the nodes or kept together.",
+        choices=("spread", "together"),
     )
 
     def __post_init__(self) -> None:

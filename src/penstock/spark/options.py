@@ -44,34 +44,37 @@ class SparkOptions:
         "driver is started here.",
     )
     remote: str | None = _option(
-        None, "A Spark Connect server that runs already, `sc://host:port`; none is started then."
+        None, "A running Spark Connect server, `sc://host:port`; no Spark is started then."
     )
     cores: int | None = _option(
         None,
-        "Tasks that run at the same time: with `local` as many as the machine has cores, with "
-        "`spark://` it is `spark.cores.max`.",
+        "Most tasks at the same time; default with `local`: the machine's cores. With `spark://` "
+        "it sets `spark.cores.max`.",
         least=1,
     )
-    memory_mb: int = _option(2_048, "Heap of the JVM that is started here.", least=512)
+    memory_mb: int = _option(2_048, "Heap size of the JVM started here.", least=512)
     driver_host: str | None = _option(
         None,
-        "Address under which executors reach the driver; for `spark://` it is found by asking "
-        "which way leads to the master.",
+        "Address at which executors reach the driver; default for `spark://`: this machine's "
+        "address on the route to the master.",
     )
     python: str | None = _option(
-        None, "Python of the executors; Penstock must be installed there. Else this one's path."
+        None, "Python of the executors, with Penstock installed; default: the path of this one."
     )
     conf: Mapping[str, str] = field(
         default_factory=dict,
-        metadata={"doc": "Settings of Spark's own; they go over all that Penstock sets."},
+        metadata={"doc": "Spark's own settings; they override those that Penstock sets."},
     )
-    cache_dir: Path | None = _option(None, "Directory of what is made once to start faster.")
-    java_home: Path | None = _option(None, "Java to use; else JAVA_HOME, PATH, the system's.")
+    cache_dir: Path | None = _option(None, "Directory for files made once for faster starts.")
+    java_home: Path | None = _option(
+        None, "Java to use; default: JAVA_HOME, then PATH, then the system's."
+    )
     archive: Archive = _option(
-        Archive.USE, "The class archive: `use` one that is there, `build` it first, or `off`."
+        Archive.USE,
+        "Class archive for faster starts: `use` an existing one, `build` it first, or `off`.",
     )
     plain_files: bool = _option(True, "Write local files without checksums and mode changes.")
-    start_timeout_ms: int = _option(120_000, "How long a start may take.", least=1)
+    start_timeout_ms: int = _option(120_000, "Longest time for Spark to start.", least=1)
 
     def __post_init__(self) -> None:
         if self.remote is not None and not self.remote.startswith("sc://"):
