@@ -28,10 +28,14 @@ def section(trial: Trial) -> list[str]:
     """One trial: how it was run, on what, and its rows."""
     facts, machine = trial.facts, trial.facts["machine"]
     seed = "" if facts["seed"] is None else f", seed {facts['seed']}"
-    lines = [f"### {trial.title}", "", f"`{facts['command']}`", ""]
     ran_on = f"{machine['cpu']}, {machine['cores']} cores, {machine['python']}"
-    lines += [f"Begun {facts['began']} at commit {facts['commit']}{seed}; {facts['took_s']:,} s on "
-              f"{ran_on}. Load average: {facts['load_before']} before, {facts['load_after']} after.",
-              "", f"| {' | '.join(HEADINGS)} |", "|---|--:|---|--:|---|---|---|"]  # fmt: skip
+    load = f"{facts['load_before']} before, {facts['load_after']} after"
+    lines = [f"### {trial.title}", "", f"`{facts['command']}`", ""]
+    lines += [
+        f"Begun {facts['began']} at commit {facts['commit']}{seed}; {facts['took_s']:,} s.",
+        "",
+    ]
+    lines += [f"On {ran_on}. Load average: {load}.", ""]
+    lines += [f"| {' | '.join(HEADINGS)} |", "|---|--:|---|--:|---|---|---|"]
     lines += [f"| {' | '.join([*cells(row), MET_WORDS[row.met]])} |" for row in trial.rows]
     return lines
