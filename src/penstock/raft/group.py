@@ -106,6 +106,10 @@ class Outside(Protocol):
         """Publish who leads."""
         ...
 
+    def heard(self, partition: int, leader: int, term: int) -> None:
+        """Count a heartbeat of the leader that was taken in."""
+        ...
+
 
 class FollowerStatus(NamedTuple):
     """A follower as its leader sees it."""
@@ -393,8 +397,12 @@ class Group:
     def _step(self, messages: Sequence[m.Message]) -> None:
         if self._is_loading:  # since they came
             return
+        core = self.core
         for message in messages:
-            self.core.step(message)
+            core.step(message)
+            is_heartbeat = type(message) is m.Heartbeat and message.term == core.term
+            if is_heartbeat and message.sender == core.leader:
+                self._outside.heard(self.partition, core.leader, core.term)
         self._settle()
 
     def _tick(self) -> None:

@@ -25,6 +25,7 @@ from penstock.log.store import LogStore, Operation
 from penstock.raft import messages as m
 from penstock.raft.core import Core
 from penstock.raft.group import Group, GroupStatus, OnDone, Replica
+from penstock.raft.heartbeats import Heartbeats
 from penstock.raft.members import Change, Members
 from penstock.raft.progress import Limits
 from penstock.raft.ready import NotLeader, Restored
@@ -99,6 +100,7 @@ class ReplicatedJournal(LocalJournal):
         self.options = options
         self.groups: dict[int, Group] = {}
         self.on_leader: list[OnLeader] = []
+        self.heartbeats = Heartbeats(options.tick_ms)
         self._began = began
         self._draw = draw or Random().randint
         self._links: Links | None = None
@@ -377,6 +379,11 @@ class ReplicatedJournal(LocalJournal):
         """Publish who leads."""
         for told in self.on_leader:
             told(partition, leader, term)
+
+    def heard(self, partition: int, leader: int, term: int) -> None:
+        """Count how late a heartbeat was taken in."""
+        now_ns = self._clock.monotonic_ns()
+        self.heartbeats.hear(partition, leader=leader, term=term, now_ns=now_ns)
 
     def _send_letters(self) -> None:
         for member, has_appends in list(self._outbox):
