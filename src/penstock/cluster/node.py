@@ -111,6 +111,7 @@ class ClusterNode:
         self._kept_up = [KeptUp() for _ in range(file.partitions)]
         self._led_since_ms: dict[int, int] = {}
         self._elections = 0
+        self._known: dict[int, tuple[int, int]] = {}  # the last leader of a partition, and its term
         self._stepping: asyncio.Task[None] | None = None
         self._saved: ClusterFile = file
 
@@ -391,8 +392,10 @@ class ClusterNode:
     def _on_leader(self, partition: int, leader: int, term: int) -> None:
         if leader:
             self.calls.on_leader(partition, leader)
+            # One that was not heard for a while and leads on was not elected.
+            self._elections += self._known.get(partition) != (leader, term)
+            self._known[partition] = (leader, term)
         self._led_since_ms[partition] = self._clock.now_ms()
-        self._elections += bool(leader)
         _LOGGER.info(
             "partition %d: %s leads term %d", partition, self.name_of(leader) or "no member", term
         )

@@ -9,7 +9,7 @@ tick before it is due is one more in between, as reads ask for them, and counts 
 >>> for at_ms in (0, 100, 102, 450):
 ...     heard.hear(0, leader=2, term=1, now_ns=at_ms * 1_000_000)
 >>> heard.counts, heard.late_ms_total  # one in time, one 250 ms late, and with it two more
-([1, 0, 1, 0, 1, 1, 0, 0, 0, 0], 450.0)
+([1, 0, 1, 0, 1, 1, 0, 0, 0, 0, 0], 450.0)
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import Final
 
-LATE_BOUNDS_MS: Final = (10, 25, 50, 100, 200, 300, 500, 1_000, 2_000)
+LATE_BOUNDS_MS: Final = (10, 25, 50, 100, 200, 300, 500, 1_000, 2_000, 5_000)
 _LATE_TICKS_MAX: Final = 600
 """A process that was stopped for a night counts as one that was stopped for a minute."""
 

@@ -50,6 +50,12 @@ class Process:
         return f"http://127.0.0.1:{self.port}"
 
     @property
+    def pid(self) -> int:
+        """Of the process that runs."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
     def runs(self) -> bool:
         return self._process is not None
 

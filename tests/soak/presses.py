@@ -1,0 +1,125 @@
+"""Processes that make load for a soak (`tests.soak.pressing`), and what nodes must have of it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.trial import Trial
+from tests.integration.cluster.processes import Process, Processes
+from tests.soak.pressing import ACKNOWLEDGED, NUMBER_DIGITS, REFUSED
+
+Pressed = dict[str, Any]
+
+
+class Press:
+    """The processes that make the load, and what each of them knows of its requests."""
+
+    def __init__(self, place: Path, *, record_bytes: int) -> None:
+        self.paths: dict[str, Path] = {}
+        self._place, self._record_bytes = place, record_bytes
+
+    def start(
+        self, name: str, urls: Sequence[str], topics: Sequence[str], **facts: Any
+    ) -> Pressing:
+        """Begin with a load; see `tests.soak.pressing` for what it can be told."""
+        path = self.paths[name] = self._place / f"{name}.states"
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.soak.pressing"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert process.stdin is not None
+        json.dump({
+            "urls": [url.removeprefix("http://") for url in urls], "topics": list(topics),
+            "name": name, "path": str(path), "connections": 1, "window": 1, "rate": 0.0,
+            "seconds": 86_400.0, "record_bytes": self._record_bytes, **facts,
+        }, process.stdin)  # fmt: skip
+        process.stdin.close()
+        return Pressing(process)
+
+
+class Pressing:
+    """A process that makes load."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    def end(self) -> Pressed:
+        """Let it end its load; what it found."""
+        self._process.terminate()
+        return self.answer()
+
+    def answer(self) -> Pressed:
+        """What it found when its time is over."""
+        assert self._process.stdout is not None
+        text = self._process.stdout.read()
+        assert self._process.wait() == 0, "a process that makes load failed"
+        found: Pressed = json.loads(text)
+        return found
+
+    def kill(self) -> None:
+        """End it, whatever it does."""
+        self._process.kill()
+
+
+def total(pressed: Sequence[Pressed], name: str) -> int:
+    """A number of all processes together."""
+    return sum(each[name] for each in pressed)
+
+
+def tell_records(
+    trial: Trial, made: Processes, topics: Sequence[str], paths: Mapping[str, Path]
+) -> None:
+    """Each node has what was acknowledged once, and nothing that was refused."""
+    counts: Counter[str] = Counter()
+    for node in made.others():
+        seen = {name: bytearray(path.stat().st_size) for name, path in paths.items()}
+        for topic in topics:
+            take_in(node, topic, seen, counts)
+        for name, path in paths.items():
+            for state, times in zip(path.read_bytes(), seen[name], strict=True):
+                counts["lost"] += state == ACKNOWLEDGED and not times
+                counts["refused and there"] += state == REFUSED and bool(times)
+    acknowledged = sum(path.read_bytes().count(ACKNOWLEDGED) for path in paths.values())
+    trial.row("records acknowledged", acknowledged)
+    for name in ("lost", "twice", "refused and there"):
+        trial.at_most(f"records {name}, on any node", counts[name], 0)
+
+
+def take_in(node: Process, topic: str, seen: dict[str, bytearray], counts: Counter[str]) -> None:
+    """Count what a node has of a topic."""
+    pattern = re.compile(rb'"data":"([a-z0-9]+):(\d{%d}):' % NUMBER_DIGITS)
+    at = 0
+    while True:
+        text = page_of(node, topic, at)
+        for name, number in pattern.findall(text):
+            times = seen[name.decode()]
+            counts["twice"] += times[int(number)]
+            times[int(number)] = 1
+        _, _, rest = text.rpartition(b'"next_from_seq":')
+        following = int(rest.partition(b",")[0].partition(b"}")[0])
+        if following == at:
+            return
+        at = following
+
+
+def page_of(node: Process, topic: str, from_seq: int) -> bytes:
+    """A page of records as it came."""
+    connection = http.client.HTTPConnection("127.0.0.1", node.port, timeout=60)
+    try:
+        body = json.dumps({"from_seq": from_seq, "limit": 5_000})
+        connection.request("POST", f"/v0/topics/{topic}/diff", body,
+                           {"content-type": "application/json"})  # fmt: skip
+        answer = connection.getresponse()
+        text = answer.read()
+        assert answer.status == 200, text[:300]
+        return text
+    finally:
+        connection.close()
