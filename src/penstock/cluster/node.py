@@ -145,6 +145,10 @@ class ClusterNode:
         """Send a letter of the groups, or drop it."""
         self.links.send(member, RAFT, letter, is_droppable=is_droppable)
 
+    def flush(self) -> None:
+        """Send what waits for the end of this turn."""
+        self.links.flush()
+
     def send_snapshot(self, partition: int, message: InstallSnapshot) -> None:
         """Bring a member the snapshot that it needs, in the background."""
         assert self._transfers is not None, "bound before it is asked"

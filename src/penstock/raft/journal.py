@@ -69,6 +69,10 @@ class Links(Protocol):
         """Bring a member a snapshot and then this message; `snapshot_sent` must be told."""
         ...
 
+    def flush(self) -> None:
+        """Send at once what was to be sent together with others of this turn."""
+        ...
+
 
 class Start(msgspec.Struct, frozen=True):
     """What a partition's state has when its group starts: a snapshot, and what was replayed."""
@@ -338,6 +342,10 @@ class ReplicatedJournal(LocalJournal):
     def _tick_by_time(self) -> None:
         self._ticking = self._loop.call_later(self.options.tick_ms / 1e3, self._tick_by_time)
         self.tick()
+        if self._links is not None:
+            # Heartbeats wait for no later turn: where there is more to do than time, one is long.
+            self._send_letters()
+            self._links.flush()
 
     # What groups need --------------------------------------------------------------------------
     def write(self, operation: Operation, on_written: OnDone, *, sync: bool) -> None:

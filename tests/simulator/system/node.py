@@ -227,6 +227,9 @@ class Node:
     def send(self, member: int, letter: bytes, *, is_droppable: bool) -> None:
         self.world.send(self, member, letter, is_droppable=is_droppable)
 
+    def flush(self) -> None:
+        """Nothing waits here."""
+
     def send_snapshot(self, partition: int, message: InstallSnapshot) -> None:
         self.world.send_snapshot(self, partition, message)
 

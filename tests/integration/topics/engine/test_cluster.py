@@ -57,6 +57,20 @@ async def test_a_follower_refuses_and_names_the_leader() -> None:
 
 
 @on_a_loop
+async def test_heartbeats_leave_in_the_turn_in_which_they_are_due() -> None:
+    """A turn of a node that has more to do than time is long: they must not wait for the next."""
+    async with cluster_of() as cluster:
+        leader = await leader_of(cluster, "t")
+        await cluster.equal()
+        for _ in range(20):  # every letter that was due has left
+            await asyncio.sleep(0)
+        before = cluster.sent
+        leader.journal.stop_timed_syncs()
+        leader.journal._tick_by_time()
+        assert cluster.sent == before + 2
+
+
+@on_a_loop
 async def test_a_leader_that_dies_is_followed_and_nothing_is_lost() -> None:
     async with cluster_of() as cluster:
         leader = await leader_of(cluster, "t")
