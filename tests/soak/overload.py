@@ -25,8 +25,7 @@ from penstock.kernel.units import MIB
 from penstock.raft.heartbeats import LATE_BOUNDS_MS
 from tests.integration.cluster.load import make_topics, wait_equal
 from tests.integration.cluster.processes import Process, Processes, cluster, command
-from tests.soak.presses import Press, Pressed, tell_records, total
-from tests.waiting import wait_until
+from tests.soak.presses import Press, Pressed, Waits, tell_records, total
 
 PARTITIONS = 3
 LATE_MS_MAX = 500
@@ -39,7 +38,6 @@ PARTS_BYTES = {
     "what waits for two peers": 2 * 32 * MIB,
 }
 """What a node may hold of a load by its limits: it may grow by the sum of these, and no more."""
-SETTLE_S = 180.0
 
 
 def main() -> int:
@@ -82,15 +80,17 @@ def run(made: Processes, wanted: argparse.Namespace, trial: Trial) -> None:
     """Load and checks; the trial is told what they came to."""
     topics = [f"t{number}" for number in range(2 * PARTITIONS)]
     make_topics(made, topics)
-    place_leaders(made)
+    made.place_leaders()
     load = Load(made, topics, wanted)
     ceiling = max(load.measure(window) for window in (1, 8))
     trial.row("ceiling, the best of 64 and 512 requests under way", ceiling, "requests/s")
     before = Numbers(made)
-    watched = Memory(made)
+    watched, waits = Memory(made), Waits(made.others())
     watched.start()
+    print(f"{ceiling:,.0f} requests/s at most: {wanted.times:g} times as many now", flush=True)
     pressed = load.press(wanted.times * ceiling)
     watched.end()
+    waits.tell(trial)
     tell_load(trial, wanted, pressed, ceiling)
     tell_calm(trial, before, Numbers(made))
     tell_memory(trial, watched)
@@ -99,21 +99,6 @@ def run(made: Processes, wanted: argparse.Namespace, trial: Trial) -> None:
     tell_records(trial, made, topics, load.presses.paths)
     command("cluster", "verify", "--url", made["a"].url)
     trial.row("partitions whose states are equal on all nodes (cluster verify)", PARTITIONS)
-
-
-def place_leaders(made: Processes) -> None:
-    """Let each partition be led by the member that should lead it: then nothing moves by itself."""
-    members = sorted(made["a"].view()["members"], key=lambda each: each["id"])
-    for partition in range(PARTITIONS):
-        wanted = members[partition % len(members)]["name"]
-
-        def is_led(partition: int = partition, wanted: str = wanted) -> bool:
-            return all(node.leaders()[partition] == wanted for node in made.others())
-
-        if not is_led():
-            url = made.leader_of(partition).url
-            command("cluster", "transfer", wanted, "--partition", str(partition), "--url", url)
-            wait_until(is_led, f"{wanted} to lead partition {partition}", SETTLE_S)
 
 
 class Load:
@@ -179,18 +164,11 @@ def heartbeats(node: Process) -> Counter[float]:
 
 
 class Memory(threading.Thread):
-    """Looks once a second how much memory each node has, and at the end how long it had to wait.
-
-    On a machine where others work too, a node that has work waits for a processor: so much is late
-    for reasons that are not its own.
-    """
+    """Looks once a second how much memory each node has."""
 
     def __init__(self, made: Processes) -> None:
         super().__init__(name="memory", daemon=True)
         self._nodes = made.others()
-        self._before = {node.name: scheduled(node) for node in self._nodes}
-        self.waited: dict[str, float] = {}
-        """The share of the time with work in which the node's loop had no processor."""
         self.seen: dict[str, list[int]] = {node.name: [resident(node)] for node in self._nodes}
         self._ends = threading.Event()
 
@@ -202,18 +180,6 @@ class Memory(threading.Thread):
     def end(self) -> None:
         self._ends.set()
         self.join()
-        for node in self._nodes:
-            ran, waited = (
-                after - before
-                for after, before in zip(scheduled(node), self._before[node.name], strict=True)
-            )
-            self.waited[node.name] = waited / max(1, ran + waited)
-
-
-def scheduled(node: Process) -> tuple[int, int]:
-    """How long the loop's thread of a node ran so far, and waited for a processor, in ns."""
-    ran, waited, _ = Path(f"/proc/{node.pid}/task/{node.pid}/schedstat").read_text().split()
-    return int(ran), int(waited)
 
 
 def resident(node: Process) -> int:
@@ -277,10 +243,6 @@ def tell_memory(trial: Trial, watched: Memory) -> None:
     """What each node had at the start, at most and at the end, against what its limits allow."""
     room = sum(PARTS_BYTES.values())
     trial.row("a node may grow by: " + ", ".join(PARTS_BYTES), room / MIB, "MiB")
-    for name, share in watched.waited.items():
-        trial.row(
-            f"of the time in which {name} had work it waited for a processor", 100 * share, "%"
-        )
     for name, seen in watched.seen.items():
         trial.row(f"memory of {name} at the start", seen[0] / MIB, "MiB")
         trial.at_most(f"memory of {name} at most", max(seen) / MIB, (seen[0] + room) / MIB, "MiB")

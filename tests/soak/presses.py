@@ -74,6 +74,31 @@ def total(pressed: Sequence[Pressed], name: str) -> int:
     return sum(each[name] for each in pressed)
 
 
+class Waits:
+    """For what share of the time with work the loops of nodes had no processor, from now on.
+
+    Where others use the machine, a node is late for reasons that are not its own.
+    """
+
+    def __init__(self, nodes: Sequence[Process]) -> None:
+        self._before = {node.name: (node, *scheduled(node)) for node in nodes}
+
+    def tell(self, trial: Trial, when: str = "") -> None:
+        """Add a row for each node."""
+        for name, (node, ran_before, waited_before) in self._before.items():
+            ran, waited = scheduled(node)
+            ran, waited = ran - ran_before, waited - waited_before
+            share = 100 * waited / max(1, ran + waited)
+            said = f"of the time in which {name} had work it waited for a processor"
+            trial.row(f"{said}, {when}" if when else said, share, "%")
+
+
+def scheduled(node: Process) -> tuple[int, int]:
+    """How long the loop's thread of a node ran so far, and waited for a processor, in ns."""
+    ran, waited, _ = Path(f"/proc/{node.pid}/task/{node.pid}/schedstat").read_text().split()
+    return int(ran), int(waited)
+
+
 def tell_records(
     trial: Trial, made: Processes, topics: Sequence[str], paths: Mapping[str, Path]
 ) -> None:

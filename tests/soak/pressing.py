@@ -26,9 +26,9 @@ from typing import Any, Final
 
 from penstock.flow.histogram import LatencyHistogram
 
-HELD_BYTES: Final = 256 * 1_024
+HELD_BYTES: Final = 64 * 1_024
 STEP_S: Final = 0.002
-PATIENCE_S: Final = 120.0
+PATIENCE_S: Final = 300.0
 """How long after the load everything that was sent may take to be answered."""
 NOT_SENT, SENT, ACKNOWLEDGED, REFUSED = range(4)
 """What is known of a request; a refusal is definite: nothing of it may be in the log."""
@@ -48,6 +48,7 @@ class Connection:
     def open(self) -> None:
         self.socket = socket.create_connection(self._address)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, HELD_BYTES)
         self.socket.setblocking(False)
         self.unsent, self.received = bytearray(), b""
 

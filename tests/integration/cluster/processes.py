@@ -259,6 +259,20 @@ class Processes:
         wait_until(known, f"a leader of partition {partition}")
         return self.nodes[known()]
 
+    def place_leaders(self) -> None:
+        """Let each partition be led by the member that is to lead it: nothing moves by itself."""
+        members = sorted(self.others()[0].view()["members"], key=lambda each: each["id"])
+        for partition in range(self.partitions):
+            name = members[partition % len(members)]["name"]
+
+            def is_led(partition: int = partition, name: str = name) -> bool:
+                return all(node.leaders()[partition] == name for node in self.others())
+
+            if not is_led():
+                url = self.leader_of(partition).url
+                command("cluster", "transfer", name, "--partition", str(partition), "--url", url)
+                wait_until(is_led, f"{name} to lead partition {partition}")
+
     def close(self) -> None:
         for node in self.nodes.values():
             if node.runs:
