@@ -23,6 +23,7 @@ from typing import Any
 from bench.trial import Trial
 from penstock.kernel.units import MIB
 from penstock.raft.heartbeats import LATE_BOUNDS_MS
+from penstock.raft.progress import Limits
 from tests.integration.cluster.load import make_topics, wait_equal
 from tests.integration.cluster.processes import Process, Processes, cluster, command
 from tests.soak.presses import Press, Pressed, Waits, tell_records, total
@@ -34,7 +35,8 @@ WORST_MS = 60_000
 PARTS_BYTES = {
     "records in memory (max_hot_bytes)": 256 * MIB,
     "what waits for the log (max_waiting_bytes)": 256 * MIB,
-    "what waits for a majority, of each partition": PARTITIONS * 64 * MIB,
+    "what waits for a majority": PARTITIONS * Limits().uncommitted_bytes,
+    "ends of logs, for followers": PARTITIONS * Limits().held_bytes,
     "what waits for two peers": 2 * 32 * MIB,
 }
 """What a node may hold of a load by its limits: it may grow by the sum of these, and no more."""

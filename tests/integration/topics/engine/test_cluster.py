@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from traceback import walk_tb
 
 import pytest
 
@@ -241,3 +242,21 @@ def heard(engine: Engine, number: int, member: int) -> bool:
     return any(
         f.member == member and f.heard for f in engine.journal.group_status(number).followers
     )
+
+
+@on_a_loop
+async def test_a_refusal_that_many_get_keeps_nothing_of_those_who_got_it() -> None:
+    """Each time an error is raised, its traceback grows, with all that is on the stack."""
+    async with cluster_of() as cluster:
+        leader = await leader_of(cluster, "t")
+        await write(leader, "t", 1)
+        await cluster.equal()
+        follower = next(each for each in cluster.engines.values() if each is not leader)
+        for number in range(50):
+            with pytest.raises(NotLeader):
+                await write(follower, "t", number)
+            with pytest.raises(NotLeader):
+                await follower.put_topic("t", {"ttl_ms": 5})
+        refusal = follower.writer("t").refusal
+        assert refusal is not None
+        assert len(list(walk_tb(refusal.__traceback__))) < 20
