@@ -107,6 +107,9 @@ class Pressing:
         spent_s = time.monotonic() - began_s
         acknowledged = self.states.count(ACKNOWLEDGED)
         self._finish(time.monotonic() + PATIENCE_S)
+        for connection in self._all:
+            connection.socket.close()
+        self._poll.close()
         Path(self.wanted["path"]).write_bytes(self.states)
         p50_ns, p99_ns = self.latency.quantiles((0.5, 0.99))
         return {

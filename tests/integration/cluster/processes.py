@@ -208,14 +208,30 @@ class Processes:
         """Add a node, and wait until it votes everywhere. `prepare` is called before it starts."""
         node = self.nodes.get(name) or self._made(name)
         self.wait_settled(through)
-        command("cluster", "add", name, node.peer, "--data-dir", str(node.directory),
-                "--url", through.url)  # fmt: skip
+        self._command_once_settled(
+            "cluster", "add", name, node.peer, "--data-dir", str(node.directory),
+            "--url", through.url,
+        )  # fmt: skip
         prepare(node)
         node.start()
         # A node that follows may hear later than the command that there is a new member.
         wait_until(lambda: through.state_of(name) == "voter", f"{name} to become a voter")
         self.wait_settled(through)
         return node
+
+    def _command_once_settled(self, *words: str) -> None:
+        """A command about members, again while the change before it is not committed."""
+
+        def run() -> bool:
+            try:
+                command(*words)
+            except AssertionError as error:
+                if "is not committed yet" not in str(error):
+                    raise
+                return False
+            return True
+
+        wait_until(run, f"{words} to be taken")
 
     def grow(self, *names: str) -> None:
         """Make a cluster of these nodes."""

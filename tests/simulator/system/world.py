@@ -606,7 +606,7 @@ class World:
             if node.member in frozen or node.is_damaged:
                 continue
             node.disk.space_bytes = node.disk.sync_error_after = None
-            if node.is_up and any(g.reason for g in node.journal.groups.values()):
+            if node.is_up and node.has_failed:
                 node.crash(power=False)
             if not node.is_up:
                 node.start()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 
 import pytest
 
 from bench.trial import Trial
 from tests.soak.cluster import VERBS, count_faults, count_outages
+from tests.soak.overload import bound_of
 
 
 def asked(**facts: float) -> argparse.Namespace:
@@ -37,3 +39,11 @@ def test_what_is_less_or_slower_than_asked_is_said(
     found = trial.shortfalls()
     assert len(found) == len(short)
     assert all(said.startswith(words) for said, words in zip(found, short, strict=True))
+
+
+def test_the_bound_of_a_share_is_that_of_the_bucket_where_it_ends() -> None:
+    late = Counter({10.0: 98, 500.0: 1, 2_000.0: 1})
+    assert bound_of(late, 0.98) == 10
+    assert bound_of(late, 0.99) == 500
+    assert bound_of(late, 1.0) == 2_000
+    assert bound_of(Counter(), 0.99) == 0
