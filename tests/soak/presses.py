@@ -15,8 +15,10 @@ from typing import Any
 from bench.trial import Trial
 from tests.integration.cluster.processes import Process, Processes
 from tests.soak.pressing import ACKNOWLEDGED, NUMBER_DIGITS, REFUSED
+from tests.waiting import wait_until
 
 Pressed = dict[str, Any]
+COMPARE_S = 180.0
 
 
 class Press:
@@ -116,6 +118,30 @@ def tell_records(
     trial.row("records acknowledged", acknowledged)
     for name in ("lost", "twice", "refused and there"):
         trial.at_most(f"records {name}, on any node", counts[name], 0)
+
+
+def tell_equal(trial: Trial, node: Process) -> None:
+    """Whether the states of all partitions are equal on all members, as `cluster verify` compares.
+
+    A member that could not be compared in time is compared again.
+    """
+    partitions = range(len(node.view()["partitions"]))
+    equal = 0
+    for partition in partitions:
+        found: dict[str, Any] = {}
+
+        def is_compared(partition: int = partition, found: dict[str, Any] = found) -> bool:
+            reply = node.call("POST", "/v0/cluster/verify", {"partition": partition},
+                              timeout_s=COMPARE_S)  # fmt: skip
+            found.update(reply.body if reply.status == 200 else {"problem": reply.body})
+            return reply.status == 200 and bool(found["complete"])
+
+        wait_until(is_compared, lambda found=found: f"members to be compared: {found}", COMPARE_S)
+        if found["equal"]:
+            equal += 1
+        else:
+            print(f"DIFFERENT: {found}", flush=True)
+    trial.at_least("partitions whose states are equal on all nodes", equal, len(partitions))
 
 
 def take_in(node: Process, topic: str, seen: dict[str, bytearray], counts: Counter[str]) -> None:
