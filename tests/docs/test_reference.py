@@ -12,6 +12,7 @@ from penstock.server.api.app import ROUTES
 from tools.reference.pages import DIRECTORY, pages
 from tools.reference.readme import line, table, with_numbers
 from tools.reference.routes import BEYOND_QUERY, PROTOCOL
+from tools.reference.trials import PAGE, with_trials
 
 ROOT = Path(__file__).resolve().parents[2]
 WANTED = pages(ROOT)
@@ -27,6 +28,11 @@ def test_a_page_is_in_step_with_the_code(name):
 def test_the_numbers_of_the_readme_are_those_that_were_kept():
     readme = (ROOT / "README.md").read_text()
     assert with_numbers(readme, ROOT / "bench" / "results") == readme, "run: make docs"
+
+
+def test_the_record_of_trials_is_what_was_kept():
+    page = (ROOT / PAGE).read_text()
+    assert with_trials(page, ROOT / "bench" / "trials") == page, "run: make docs"
 
 
 def test_a_benchmark_of_which_no_result_is_kept_is_left_out_of_the_readme(tmp_path):

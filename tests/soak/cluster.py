@@ -2,7 +2,8 @@
 
 A seed decides the order of faults and what each of them hits; times are the machine's. What was
 acknowledged must be on all nodes, once and in order; watchers must have seen every seq once. It
-ends with 1 where that is so, but less was done than was asked for, or slower.
+ends with 1 where that is so, but less was done than was asked for, or slower. With `--keep-results`
+the totals are kept for the docs.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from random import Random
 
+from bench.trial import Trial
 from tests.integration.cluster.faults import Faults
 from tests.integration.cluster.jobs import Worker, check_jobs, put_jobs, wait_done
 from tests.integration.cluster.load import Watchers, Writer, check_records, make_topics, wait_equal
@@ -36,6 +38,36 @@ VERBS = ("kill", "freeze", "cut", "one-way", "restart", "member", "flip")
 
 def main() -> int:
     """Make faults until all are made or the time is over, then check."""
+    wanted = parser().parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the nodes end as well
+    place = Path(tempfile.mkdtemp(prefix="penstock-soak-"))
+    print(f"seed {wanted.seed} in {place}", flush=True)
+    name = wanted.keep_results or f"faults-{wanted.nodes}-nodes"
+    title = f"Faults of {wanted.nodes} nodes under load"
+    title += f": {wanted.keep_results}" if wanted.keep_results else ""
+    trial = Trial.begin(name, title, seed=wanted.seed)
+    try:
+        with cluster(
+            place,
+            *"abcdefg"[: wanted.nodes],
+            partitions=wanted.partitions,
+            is_cut=True,
+            environ=SMALL,
+        ) as made:
+            run(made, wanted, trial)
+    except BaseException:
+        if not wanted.keep:
+            shutil.rmtree(place)
+        raise
+    shutil.rmtree(place)
+    trial.show()
+    if wanted.keep_results is not None:
+        print(f"kept in {trial.keep()}")
+    return 1 if trial.shortfalls() else 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """What can be asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
     for verb in VERBS:
         parser.add_argument(f"--{verb}s", type=int, default=0, dest=verb)
@@ -55,32 +87,16 @@ def main() -> int:
     parser.add_argument("--require-records", type=int, default=0, help="acknowledged, or it fails")
     parser.add_argument("--outage-p50-s", type=float, help="limit of the median, by kind of fault")
     parser.add_argument("--outage-worst-s", type=float, help="limit of the worst")
+    parser.add_argument(
+        "--keep-results", nargs="?", const="", metavar="NAME",
+        help="write the totals to bench/trials/NAME.json",
+    )  # fmt: skip
     parser.add_argument("--keep", action="store_true", help="keep the directory where it failed")
-    wanted = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the nodes end as well
-    place = Path(tempfile.mkdtemp(prefix="penstock-soak-"))
-    print(f"seed {wanted.seed} in {place}", flush=True)
-    try:
-        with cluster(
-            place,
-            *"abcdefg"[: wanted.nodes],
-            partitions=wanted.partitions,
-            is_cut=True,
-            environ=SMALL,
-        ) as made:
-            short = run(made, wanted)
-    except BaseException:
-        if not wanted.keep:
-            shutil.rmtree(place)
-        raise
-    shutil.rmtree(place)
-    for each in short:
-        print(f"NOT AS ASKED: {each}")
-    return 1 if short else 0
+    return parser
 
 
-def run(made: Processes, wanted: argparse.Namespace) -> list[str]:
-    """Load, faults, and the checks; in what the run fell short of what was asked for."""
+def run(made: Processes, wanted: argparse.Namespace, trial: Trial) -> None:
+    """Load, faults, and the checks; the trial is told what they came to."""
     random = Random(wanted.seed)
     topics = topics_of(made, wanted.partitions)
     make_topics(made, [*topics, "watched"])
@@ -114,14 +130,24 @@ def run(made: Processes, wanted: argparse.Namespace) -> list[str]:
     faults.wait_healthy()
     acknowledged = check_records(made, writers)
     watchers.end(wait_equal(made, ["watched"])["watched"])
-    report(faults, writers, watchers, acknowledged)
+    count_faults(trial, wanted, faults.counts)
+    count_outages(trial, wanted, faults.outages_s)
+    trial.at_least(
+        "records acknowledged, and on all nodes once and in order", acknowledged,
+        wanted.require_records,
+    )  # fmt: skip
+    trial.row("records lost", 0)
+    trial.row("records twice", 0)
+    trial.row("calls given up and repeated", sum(each.tries_failed for each in writers))
+    trial.row("watchers that saw every seq once", len(watchers.all))
+    trial.row("their moves between nodes", sum(each.moves for each in watchers.all))
     if workers:
-        leases = check_jobs(workers, wanted.jobs)
-        print(f"{wanted.jobs} jobs acknowledged once each, {leases} leases, never two at a time")
+        trial.row("leases of jobs, never two at a time", check_jobs(workers, wanted.jobs))
+        trial.row("jobs acknowledged once each", wanted.jobs)
     if callers:
         registers, operations = check_histories(callers)
-        print(f"{registers} registers, {operations} operations, all linearizable")
-    return list(shortfalls(wanted, faults.counts, faults.outages_s, acknowledged))
+        trial.row("registers, all linearizable", registers)
+        trial.row("operations on them", operations)
 
 
 def topics_of(made: Processes, partitions: int) -> list[str]:
@@ -150,45 +176,32 @@ def make_faults(faults: Faults, wanted: argparse.Namespace, watchers: Watchers) 
         print(f"{at_s - began_s:6.1f} s  {verb} took {time.monotonic() - at_s:.1f} s", flush=True)
 
 
-def shortfalls(
-    wanted: argparse.Namespace,
-    counts: Mapping[str, int],
-    outages_s: Mapping[str, list[float]],
-    acknowledged: int,
-) -> Iterator[str]:
-    """What is less or slower than was asked for, in words."""
+def count_faults(trial: Trial, wanted: argparse.Namespace, counts: Mapping[str, int]) -> None:
+    """How many faults of each kind were made, of those that were asked for."""
     for verb in VERBS:
         # A change of members is counted twice: one leaves, and one joins.
-        made, asked = counts.get(verb, 0), getattr(wanted, verb) * (2 if verb == "member" else 1)
-        if made < asked:
-            yield f"{made} of {asked} faults of the kind {verb!r}: give it more --seconds"
-    if acknowledged < wanted.require_records:
-        yield f"{acknowledged} of {wanted.require_records} records"
+        asked = getattr(wanted, verb) * (2 if verb == "member" else 1)
+        if asked or counts.get(verb):
+            trial.at_least(f"faults: {verb}", counts.get(verb, 0), asked)
+    for name in sorted(set(counts) - set(VERBS)):
+        trial.row(name, counts[name])
+
+
+def count_outages(
+    trial: Trial, wanted: argparse.Namespace, outages_s: Mapping[str, list[float]]
+) -> None:
+    """How long after a fault the first write was acknowledged."""
     limits = (("median", wanted.outage_p50_s, 0.5), ("worst", wanted.outage_worst_s, 1.0))
     for name, spans in outages_s.items():
         for word, most_s, share in limits:
-            if spans and most_s is not None and (found_s := at_share(spans, share)) > most_s:
-                yield f"the {word} outage after a {name} was {found_s:.2f} s: above {most_s:g} s"
+            if spans:
+                said = f"first write acknowledged after a {name}: {word} of {len(spans)}"
+                trial.at_most(said, at_share(spans, share), most_s, "s")
 
 
 def at_share(spans: list[float], share: float) -> float:
     """The value below which this share of the values is: the median for a half."""
     return sorted(spans)[min(len(spans) - 1, int(len(spans) * share))]
-
-
-def report(faults: Faults, writers: list[Writer], watchers: Watchers, acknowledged: int) -> None:
-    """What was done and measured."""
-    print(f"faults: {dict(faults.counts)}")
-    for name, spans in faults.outages_s.items():
-        if spans:
-            print(f"first write acknowledged after a {name}: p50 {at_share(spans, 0.5):.2f} s, "
-                  f"worst {at_share(spans, 1):.2f} s of {len(spans)}")  # fmt: skip
-    print(
-        f"{acknowledged} records acknowledged and on all nodes: 0 lost, 0 twice, in order; "
-        f"{sum(each.tries_failed for each in writers)} calls were given up and repeated"
-    )
-    print(f"{len(watchers.all)} watchers moved {sum(each.moves for each in watchers.all)} times: "
-          "every seq once")  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -171,6 +171,12 @@ class Links:
         peer = self._peers.get(member)
         return self._put(peer, channel, payload, is_droppable)
 
+    def flush(self) -> None:
+        """Send the letters of this turn now."""
+        for peer in self._peers.values():
+            if peer.connection is not None:
+                peer.connection.flush()
+
     def send_bulk(self, member: int, payload: bytes, *, channel: int) -> bool:
         """As `send`, on the connection of large items, which delays no letter."""
         return self._put(self._bulk.get(member), channel, payload, False)
@@ -328,7 +334,7 @@ class DialledConnection(asyncio.Protocol):
         self._reader = FrameReader(letter_bytes_max=GREETING_BYTES_MAX)
         self._writer = FrameWriter()
         self._outbox = Outbox()
-        self._is_due = False
+        self._due: asyncio.Handle | None = None
         self.up: asyncio.Future[None] = links.loop.create_future()
         self.down: asyncio.Future[None] = links.loop.create_future()
         self._transport: asyncio.Transport
@@ -349,13 +355,18 @@ class DialledConnection(asyncio.Protocol):
         is_taken = self._outbox.put(
             channel, payload, is_droppable=is_droppable, unsent_bytes=unsent_bytes
         )
-        if is_taken and not self._is_due:
-            self._is_due = True
-            self._links.loop.call_soon(self._flush)
+        if is_taken and self._due is None:
+            self._due = self._links.loop.call_soon(self._flush)
         return is_taken
 
+    def flush(self) -> None:
+        """Send what waits, as far as there is room."""
+        if self._due is not None:
+            self._due.cancel()
+            self._flush()
+
     def _flush(self) -> None:
-        self._is_due = False
+        self._due = None
         counters = self._links.counters
         room_bytes = PART_BYTES - self._transport.get_write_buffer_size()
         for letter in self._outbox.take(room_bytes):
@@ -364,8 +375,7 @@ class DialledConnection(asyncio.Protocol):
                 counters.bytes_sent += len(letter)
                 self._transport.write(self._writer.frame(letter))
         if self._outbox.bytes and not self.down.done():
-            self._is_due = True
-            self._links.loop.call_later(PART_PAUSE_S, self._flush)
+            self._due = self._links.loop.call_later(PART_PAUSE_S, self._flush)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Greet the peer."""

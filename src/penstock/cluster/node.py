@@ -111,6 +111,7 @@ class ClusterNode:
         self._kept_up = [KeptUp() for _ in range(file.partitions)]
         self._led_since_ms: dict[int, int] = {}
         self._elections = 0
+        self._known: dict[int, tuple[int, int]] = {}  # the last leader of a partition, and its term
         self._stepping: asyncio.Task[None] | None = None
         self._saved: ClusterFile = file
 
@@ -143,6 +144,10 @@ class ClusterNode:
     def send(self, member: int, letter: bytes, *, is_droppable: bool = False) -> None:
         """Send a letter of the groups, or drop it."""
         self.links.send(member, RAFT, letter, is_droppable=is_droppable)
+
+    def flush(self) -> None:
+        """Send what waits for the end of this turn."""
+        self.links.flush()
 
     def send_snapshot(self, partition: int, message: InstallSnapshot) -> None:
         """Bring a member the snapshot that it needs, in the background."""
@@ -391,8 +396,10 @@ class ClusterNode:
     def _on_leader(self, partition: int, leader: int, term: int) -> None:
         if leader:
             self.calls.on_leader(partition, leader)
+            # One that was not heard for a while and leads on was not elected.
+            self._elections += self._known.get(partition) != (leader, term)
+            self._known[partition] = (leader, term)
         self._led_since_ms[partition] = self._clock.now_ms()
-        self._elections += bool(leader)
         _LOGGER.info(
             "partition %d: %s leads term %d", partition, self.name_of(leader) or "no member", term
         )

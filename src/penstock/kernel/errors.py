@@ -6,7 +6,9 @@ Every error says what happened and what to do next. `code` is a stable identifie
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
+
+E = TypeVar("E", bound=BaseException)
 
 
 class PenstockError(Exception):
@@ -67,3 +69,12 @@ class Corrupt(PenstockError):
     """Stored bytes differ from what was written: the node stops rather than guess."""
 
     code = "corrupt"
+
+
+def anew(error: E) -> E:
+    """An error that is kept, to be raised once more.
+
+    Each raise makes its traceback longer, and that keeps all that was on the stack: without this,
+    every request that a node refuses for the same reason stays in memory for as long as the reason.
+    """
+    return error.with_traceback(None)

@@ -143,12 +143,15 @@ class Metrics(Generic[S]):
         self,
         name: str,
         text: str,
-        read: Callable[[S], tuple[Sequence[int], int]],
+        read: Callable[[S], tuple[Sequence[int], float] | None],
         *,
         bounds: tuple[int, ...],
         key: str = "",
     ) -> Metric:
-        """Declare a distribution: counts for each bound and one beyond, and the sum in µs."""
+        """Declare a distribution: counts for each bound and one beyond, and the sum.
+
+        With a key the sum is in µs, as its name in JSON says. None where it has no value.
+        """
         return self._add(Metric(name, "histogram", text, read, key, BOUND, bounds))
 
     def histograms(

@@ -18,7 +18,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Final, NamedTuple, Protocol
 
-from penstock.kernel.errors import Busy, PenstockError, Unavailable, Unknown
+from penstock.kernel.errors import Busy, PenstockError, Unavailable, Unknown, anew
 from penstock.kernel.units import MIB
 from penstock.log.executor import PartitionExecutor, Phase, WorkKind
 from penstock.log.reads import ReadRange
@@ -104,6 +104,10 @@ class Outside(Protocol):
 
     def noticed(self, partition: int, leader: int, term: int) -> None:
         """Publish who leads."""
+        ...
+
+    def heard(self, partition: int, leader: int, term: int) -> None:
+        """Count a heartbeat of the leader that was taken in."""
         ...
 
 
@@ -221,7 +225,7 @@ class Group:
         if self._is_isolated and self._serves:
             return self._propose_alone(payload, done, sync=sync)
         if self._failed is not None:
-            raise self._failed
+            raise anew(self._failed)
         core = self.core
         index = core.propose(payload)
         self._proposed.append(_Proposal(index, core.term, done))
@@ -393,8 +397,12 @@ class Group:
     def _step(self, messages: Sequence[m.Message]) -> None:
         if self._is_loading:  # since they came
             return
+        core = self.core
         for message in messages:
-            self.core.step(message)
+            core.step(message)
+            is_heartbeat = type(message) is m.Heartbeat and message.term == core.term
+            if is_heartbeat and message.sender == core.leader:
+                self._outside.heard(self.partition, core.leader, core.term)
         self._settle()
 
     def _tick(self) -> None:

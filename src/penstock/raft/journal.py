@@ -25,6 +25,7 @@ from penstock.log.store import LogStore, Operation
 from penstock.raft import messages as m
 from penstock.raft.core import Core
 from penstock.raft.group import Group, GroupStatus, OnDone, Replica
+from penstock.raft.heartbeats import Heartbeats
 from penstock.raft.members import Change, Members
 from penstock.raft.progress import Limits
 from penstock.raft.ready import NotLeader, Restored
@@ -68,6 +69,10 @@ class Links(Protocol):
         """Bring a member a snapshot and then this message; `snapshot_sent` must be told."""
         ...
 
+    def flush(self) -> None:
+        """Send at once what was to be sent together with others of this turn."""
+        ...
+
 
 class Start(msgspec.Struct, frozen=True):
     """What a partition's state has when its group starts: a snapshot, and what was replayed."""
@@ -99,6 +104,7 @@ class ReplicatedJournal(LocalJournal):
         self.options = options
         self.groups: dict[int, Group] = {}
         self.on_leader: list[OnLeader] = []
+        self.heartbeats = Heartbeats(options.tick_ms)
         self._began = began
         self._draw = draw or Random().randint
         self._links: Links | None = None
@@ -336,6 +342,10 @@ class ReplicatedJournal(LocalJournal):
     def _tick_by_time(self) -> None:
         self._ticking = self._loop.call_later(self.options.tick_ms / 1e3, self._tick_by_time)
         self.tick()
+        if self._links is not None:
+            # Heartbeats wait for no later turn: where there is more to do than time, one is long.
+            self._send_letters()
+            self._links.flush()
 
     # What groups need --------------------------------------------------------------------------
     def write(self, operation: Operation, on_written: OnDone, *, sync: bool) -> None:
@@ -377,6 +387,11 @@ class ReplicatedJournal(LocalJournal):
         """Publish who leads."""
         for told in self.on_leader:
             told(partition, leader, term)
+
+    def heard(self, partition: int, leader: int, term: int) -> None:
+        """Count how late a heartbeat was taken in."""
+        now_ns = self._clock.monotonic_ns()
+        self.heartbeats.hear(partition, leader=leader, term=term, now_ns=now_ns)
 
     def _send_letters(self) -> None:
         for member, has_appends in list(self._outbox):

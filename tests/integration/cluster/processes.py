@@ -50,6 +50,12 @@ class Process:
         return f"http://127.0.0.1:{self.port}"
 
     @property
+    def pid(self) -> int:
+        """Of the process that runs."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
     def runs(self) -> bool:
         return self._process is not None
 
@@ -202,14 +208,30 @@ class Processes:
         """Add a node, and wait until it votes everywhere. `prepare` is called before it starts."""
         node = self.nodes.get(name) or self._made(name)
         self.wait_settled(through)
-        command("cluster", "add", name, node.peer, "--data-dir", str(node.directory),
-                "--url", through.url)  # fmt: skip
+        self._command_once_settled(
+            "cluster", "add", name, node.peer, "--data-dir", str(node.directory),
+            "--url", through.url,
+        )  # fmt: skip
         prepare(node)
         node.start()
         # A node that follows may hear later than the command that there is a new member.
         wait_until(lambda: through.state_of(name) == "voter", f"{name} to become a voter")
         self.wait_settled(through)
         return node
+
+    def _command_once_settled(self, *words: str) -> None:
+        """A command about members, again while the change before it is not committed."""
+
+        def run() -> bool:
+            try:
+                command(*words)
+            except AssertionError as error:
+                if "is not committed yet" not in str(error):
+                    raise
+                return False
+            return True
+
+        wait_until(run, f"{words} to be taken")
 
     def grow(self, *names: str) -> None:
         """Make a cluster of these nodes."""
@@ -252,6 +274,20 @@ class Processes:
 
         wait_until(known, f"a leader of partition {partition}")
         return self.nodes[known()]
+
+    def place_leaders(self) -> None:
+        """Let each partition be led by the member that is to lead it: nothing moves by itself."""
+        members = sorted(self.others()[0].view()["members"], key=lambda each: each["id"])
+        for partition in range(self.partitions):
+            name = members[partition % len(members)]["name"]
+
+            def is_led(partition: int = partition, name: str = name) -> bool:
+                return all(node.leaders()[partition] == name for node in self.others())
+
+            if not is_led():
+                url = self.leader_of(partition).url
+                command("cluster", "transfer", name, "--partition", str(partition), "--url", url)
+                wait_until(is_led, f"{name} to lead partition {partition}")
 
     def close(self) -> None:
         for node in self.nodes.values():

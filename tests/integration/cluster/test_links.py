@@ -117,6 +117,25 @@ def test_a_node_with_an_old_list_of_members_keeps_the_peers_that_dialled_it() ->
     run(test)
 
 
+def test_what_is_not_to_wait_for_the_end_of_the_turn_is_sent_at_once_and_once() -> None:
+    async def test() -> None:
+        a, b = Node(1), Node(2)
+        async with nodes(a, b):
+            a.links.know([b.member])
+            await until(lambda: a.links.is_up(2))
+            assert a.links.send(2, RAFT, b"heartbeat")
+            a.links.flush()
+            assert a.links.counters.letters_sent == 1
+            a.links.flush()
+            assert a.links.send(2, RAFT, b"later")
+            assert a.links.counters.letters_sent == 1
+            await until(lambda: len(b.received) == 2)
+            assert [payload for _, _, payload in b.received] == [b"heartbeat", b"later"]
+            assert a.links.counters.letters_sent == 2
+
+    run(test)
+
+
 def test_a_peer_that_comes_back_is_dialled_again() -> None:
     async def test() -> None:
         a, b = Node(1), Node(2)

@@ -30,7 +30,11 @@ class Loopback:
         self._cluster = cluster
         self._member = member
 
+    def flush(self) -> None:
+        """Nothing waits here."""
+
     def send(self, member: int, letter: bytes, *, is_droppable: bool) -> None:
+        self._cluster.sent += 1
         asyncio.get_running_loop().call_soon(self._cluster.deliver, self._member, member, letter)
 
     def send_snapshot(self, partition: int, message: InstallSnapshot) -> None:
@@ -49,7 +53,7 @@ class Cluster:
         self.stores: dict[int, LogStore] = {}
         self.cut: set[tuple[int, int]] = set()
         self.tasks: set[asyncio.Task[None]] = set()
-        self.letters = 0
+        self.letters = self.sent = 0
         self.snapshots = 0
 
     async def start(self, member: int, founders: tuple[int, ...]) -> Engine:

@@ -14,9 +14,14 @@ from functools import partial
 from time import perf_counter
 from typing import Any
 
+from bench.trial import Trial
 from tests.simulator.raft import world as cores
 from tests.simulator.raft.faults import PROFILES as CORE_PROFILES
 from tests.simulator.system import world as system
+
+VACUOUS_MAX = 0.05
+EVENTS_GOAL, STEPS_GOAL = 80_000, 5_000
+"""A second, on a machine without other work: it is told, and does not fail a run."""
 
 
 def main() -> int:
@@ -26,6 +31,10 @@ def main() -> int:
         _one, steps=options.steps, profile=options.profile, liveness=options.liveness,
         whole=options.system,
     )  # fmt: skip
+    what = "whole nodes" if options.system else "bare cores"
+    name = "simulator-" + what.replace(" ", "-")
+    title = f"The simulator with {what}" + (", liveness" if options.liveness else "")
+    trial = Trial.begin(options.keep_results or name, title)
     began_s, results, failed = perf_counter(), [], 0
     with ProcessPoolExecutor(options.jobs) as pool:
         for found in pool.map(work, seeds, chunksize=4):
@@ -34,9 +43,11 @@ def main() -> int:
                 print(found, flush=True)
             else:
                 results.append(found)
-    print(_summary(results, failed, perf_counter() - began_s))
+    print(_tell(trial, results, failed, perf_counter() - began_s, whole=options.system))
+    if options.keep_results is not None:
+        print(f"kept in {trial.keep()}")
     vacuous = sum(result.is_vacuous for result in results)
-    return 1 if failed or vacuous > 0.05 * len(results) else 0
+    return 1 if failed or vacuous > VACUOUS_MAX * len(results) else 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -49,6 +60,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--liveness", action="store_true")
     parser.add_argument("--system", action="store_true", help="whole nodes, not cores alone")
     parser.add_argument("--jobs", type=int)
+    parser.add_argument(
+        "--keep-results", nargs="?", const="", metavar="NAME",
+        help="write the totals to bench/trials/NAME.json",
+    )  # fmt: skip
     return parser
 
 
@@ -67,15 +82,31 @@ def _one(seed: int, *, steps: int, profile: str, liveness: bool, whole: bool) ->
         return f"{type(error).__name__}: {error}\n  {notes}{faults}"
 
 
-def _summary(results: list[Any], failed: int, took_s: float) -> str:
-    events, acked = sum(r.events for r in results), sum(r.acked for r in results)
+def _tell(trial: Trial, results: list[Any], failed: int, took_s: float, *, whole: bool) -> str:
+    """The totals of all seeds, and how fast they went; as rows, and in a line."""
     vacuous = sum(result.is_vacuous for result in results)
-    leaders, crashes = sum(r.leaders for r in results), sum(r.crashes for r in results)
-    return (
-        f"{len(results) + failed} seeds, {failed} failed, {vacuous} vacuous; "
-        f"{events:,} events, {acked:,} acknowledged, {leaders:,} leaders, "
-        f"{crashes:,} crashes in {took_s:.0f} s ({events / took_s:,.0f} events/s)"
-    )
+    counts = {"seeds": len(results) + failed, "failed": failed, "vacuous": vacuous}
+    word, goal = ("steps", STEPS_GOAL) if whole else ("events", EVENTS_GOAL)
+    more = {word: sum(r.events for r in results), "acknowledged": sum(r.acked for r in results),
+            "leaders": sum(r.leaders for r in results),
+            "crashes": sum(r.crashes for r in results)}  # fmt: skip
+    if whole:
+        more["power cuts"] = sum(r.power_cuts for r in results)
+        more["power cuts that left a majority up"] = sum(r.minority_cuts for r in results)
+        more["nodes down at a time by a power cut at most"] = max(
+            (r.dark_max for r in results), default=0
+        )
+    trial.row("seeds", counts["seeds"])
+    trial.at_most("failed", failed, 0)
+    trial.at_most("vacuous", vacuous, int(VACUOUS_MAX * len(results)))
+    for name, count in more.items():
+        trial.row(name, count)
+    a_second = more[word] / took_s
+    trial.row(f"{word} a second, all processes together", a_second, "1/s",
+              goal=f"at least {goal:,}", met=a_second >= goal)  # fmt: skip
+    first = ", ".join(f"{count} {name}" for name, count in counts.items())
+    rest = ", ".join(f"{count:,} {name}" for name, count in more.items())
+    return f"{first}; {rest} in {took_s:.0f} s ({a_second:,.0f} {word}/s, goal {goal:,})"
 
 
 if __name__ == "__main__":

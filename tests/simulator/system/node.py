@@ -113,6 +113,12 @@ class Node:
         self.is_up = True
         self._call(self._restore)
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether it takes part again only after a restart; its groups may not know yet."""
+        reasons = [group.reason for group in self.journal.groups.values()]
+        return any(reasons) or self.store._tail.read_only is not None
+
     def _open(self) -> None:
         options = SegmentOptions(
             segment_bytes=SEGMENT_BYTES, isolate_damage=True,
@@ -226,6 +232,9 @@ class Node:
     # Letters -----------------------------------------------------------------------------------
     def send(self, member: int, letter: bytes, *, is_droppable: bool) -> None:
         self.world.send(self, member, letter, is_droppable=is_droppable)
+
+    def flush(self) -> None:
+        """Nothing waits here."""
 
     def send_snapshot(self, partition: int, message: InstallSnapshot) -> None:
         self.world.send_snapshot(self, partition, message)

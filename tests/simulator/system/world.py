@@ -111,6 +111,12 @@ class Result:
     crashes: int
     ticks: int
     compared: int
+    power_cuts: int
+    """Crashes in which a disk lost what it had not synced."""
+    minority_cuts: int
+    """Those of them that left a majority of the nodes up."""
+    dark_max: int
+    """The most nodes that were down at a time, one of them for lack of power."""
 
     @property
     def is_vacuous(self) -> bool:
@@ -133,6 +139,7 @@ class World:
         self.slow: set[int] = set()
         self.is_faulty, self.is_quiet = True, False
         self.acked = self.crashes = self.requests = self.keys = 0
+        self.power_cuts = self.minority_cuts = self.dark_max = 0
         self.served: dict[int, int] = {}
         self.owners: dict[int, int] = {}  # request that is not answered: its client
         self.cursors: dict[tuple[int, str], int] = {}
@@ -501,7 +508,15 @@ class World:
             return
         self.crashes += 1
         node.crash(power=power)
+        if power:
+            self._count_power_cut()
         self.loop.at(self._ms(3_000), self._restart, node, node.lives)
+
+    def _count_power_cut(self) -> None:
+        dark = sum(not node.is_up for node in self.nodes.values())
+        self.power_cuts += 1
+        self.minority_cuts += 2 * dark < len(self.nodes)
+        self.dark_max = max(self.dark_max, dark)
 
     def _restart(self, node: Node, life: int) -> None:
         if not node.is_up and not node.is_damaged and node.lives == life:
@@ -591,7 +606,7 @@ class World:
             if node.member in frozen or node.is_damaged:
                 continue
             node.disk.space_bytes = node.disk.sync_error_after = None
-            if node.is_up and any(g.reason for g in node.journal.groups.values()):
+            if node.is_up and node.has_failed:
                 node.crash(power=False)
             if not node.is_up:
                 node.start()
@@ -630,6 +645,7 @@ class World:
         return Result(
             self.seed, self.profile, self.loop.steps, self.acked, len(self.checker.leaders),
             self.crashes, self.loop.now_ns // TICK_NS, self.checker.compared,
+            self.power_cuts, self.minority_cuts, self.dark_max,
         )  # fmt: skip
 
 

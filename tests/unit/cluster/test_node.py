@@ -130,3 +130,19 @@ def test_a_leader_that_cannot_hand_over_in_time_is_not_removed_and_says_so(
 
     monkeypatch.setattr(nodes, "HAND_OVER_S", 0.01)
     run(test, tmp_path)
+
+
+def test_a_leader_that_was_not_heard_for_a_while_and_leads_on_was_not_elected(
+    tmp_path: Path,
+) -> None:
+    async def test(node: ClusterNode, _journal: Journal) -> None:
+        for leader, term in ((2, 5), (0, 5), (2, 5)):
+            node._on_leader(0, leader, term)
+        assert node._elections == 1
+        for leader, term in ((2, 6), (0, 7), (3, 7)):
+            node._on_leader(0, leader, term)
+        assert node._elections == 3
+        node._on_leader(1, 3, 7)
+        assert node._elections == 4
+
+    run(test, tmp_path)

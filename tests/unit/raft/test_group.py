@@ -39,6 +39,7 @@ class Outside:
         self.applied: list[int] = []
         self.refusal: PenstockError | None = None
         self.leaders: list[tuple[int, int]] = []
+        self.heard_of: list[tuple[int, int]] = []
         self.last = 0
 
     def write(
@@ -60,6 +61,9 @@ class Outside:
 
     def noticed(self, _partition: int, leader: int, term: int) -> None:
         self.leaders.append((leader, term))
+
+    def heard(self, _partition: int, leader: int, term: int) -> None:
+        self.heard_of.append((leader, term))
 
     def apply_entry(self, entry: LogEntry) -> None:
         self.applied.append(entry.index)
@@ -169,6 +173,12 @@ def test_what_was_proposed_is_unknown_when_another_member_leads() -> None:
     assert isinstance(member.outside.refusal, NotLeader)
     assert member.outside.refusal.detail["leader"] == 3
     assert member.outside.leaders[-1] == (3, 5)
+
+
+def test_heartbeats_of_the_leader_are_counted_and_no_others() -> None:
+    member = Member((1, 2, 3))
+    member.tell(m.Heartbeat(1, 3, 5, 0), m.Heartbeat(1, 2, 4, 0), m.Heartbeat(1, 3, 5, 0))
+    assert member.outside.heard_of == [(3, 5), (3, 5)]
 
 
 def test_a_member_alone_gives_up_what_the_disk_refuses_and_goes_on() -> None:

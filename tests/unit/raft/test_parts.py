@@ -172,7 +172,7 @@ def test_entries_are_applied_when_they_are_synced_here():
     assert [entry.index for entry in core.ready().apply] == [1]
 
 
-SHELLS = ("group.py", "journal.py")
+SHELLS = ("group.py", "heartbeats.py", "journal.py")
 SOURCES = [
     path
     for path in sorted(Path(penstock.raft.__file__).parent.glob("*.py"))

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 from penstock.log.store import StoreStatus
 from penstock.protocol.config import DURABILITIES
 from penstock.protocol.metrics import Metrics
+from penstock.raft.heartbeats import LATE_BOUNDS_MS
 from penstock.server.api.call import Context
 from penstock.topics.core.topic import Topic
 from penstock.topics.core.totals import Overdue
@@ -104,6 +105,13 @@ class Scrape:
             for each in self.groups
             for follower in each["followers"]
         }
+
+    def heartbeats(self) -> tuple[tuple[int, ...], float] | None:
+        """How late heartbeats were heard; None on a node alone."""
+        if self.context.cluster is None:
+            return None
+        found = self.engine.journal.heartbeats
+        return tuple(found.counts), round(found.late_ms_total, 3)
 
     def failed(self) -> dict[tuple[str, str], int]:
         """Where each partition that is out of service is damaged, by partition and file."""
@@ -344,6 +352,13 @@ METRICS.gauges(
     Scrape.lags,
     label="partition,member",
     key="cluster.lag",
+)
+METRICS.histogram(
+    "topics_group_heartbeat_late_ms",
+    "How late this node took in heartbeats of its partitions' leaders, in milliseconds. One that "
+    "is late counts for all that were due meanwhile.",
+    Scrape.heartbeats,
+    bounds=LATE_BOUNDS_MS,
 )
 for _name, _part, _number, _text in (
     ("elections", "elections", "seen", "Times that a partition got another leader or term."),

@@ -188,6 +188,7 @@ class Http1Connection(asyncio.Protocol):
         """The peer reads again."""
         self._writes_paused = False
         self._stall.lasted_s(0, self.service.now_s)
+        self._began_s = self.service.now_s  # of what was not read meanwhile
         if self._live is not None:
             self._live.resume_writing()
         else:
@@ -215,8 +216,10 @@ class Http1Connection(asyncio.Protocol):
         limits = self.service.limits
         if self._stage is BODY and self._body is not None:
             self._sweep_body(self._body, now_s)
-        elif self._stage is HEAD and self._buffer and self._may_advance():
-            if now_s - self._began_s > limits.head_s:
+        elif self._stage is HEAD and self._scanned:  # else what is buffered was not looked at yet
+            if not self._may_advance():
+                self._began_s = now_s  # the wait was for answers; the peer is not slow
+            elif now_s - self._began_s > limits.head_s:
                 self._refuse(
                     InvalidRequest(
                         f"the head of the request was not complete within {limits.head_s} s"

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from penstock.commits.sessions import CommitAnswer
-from penstock.kernel.errors import Busy, PenstockError, Rejected, Unavailable, Unknown
+from penstock.kernel.errors import Busy, PenstockError, Rejected, Unavailable, Unknown, anew
 from penstock.kernel.units import MIB
 from penstock.log.executor import Phase, RestoreInProgress, WorkKind
 from penstock.log.reads import resolve
@@ -207,7 +207,7 @@ class PartitionWriter:
         """Raise if this node cannot decide for the partition."""
         self.check()
         if self._follows is not None:
-            raise self._follows
+            raise anew(self._follows)
 
     def later(self, command: Callable[[], None], size_bytes: int = 0) -> None:
         """Run a command after the exclusive one, in order of arrival.
@@ -236,7 +236,7 @@ class PartitionWriter:
     def submit(self, change: DecidedChange, done: Done, *, sync: bool) -> None:
         """Stage a change and log it together with all others of this loop iteration."""
         if self.refusal is not None:
-            done(self.refusal)
+            done(anew(self.refusal))
             return
         self.partition.stage(change)
         if not change.to_log and self.is_idle and not self._committing:
@@ -258,7 +258,7 @@ class PartitionWriter:
         In a profile of single writes `DecidedChange`, `stage` and `commit` were most of the engine.
         """
         if self.refusal is not None:
-            done(self.refusal)
+            done(anew(self.refusal))
             return
         entry = topic.stage_append(batch, now_ms)
         self._pending.append((entry, done))
@@ -274,7 +274,7 @@ class PartitionWriter:
     def submit_commit(self, space: TopicSpace, entry: SpaceCommitted, done: OnCommitted) -> None:
         """Fast path of `submit` for one commit that was just decided, as `submit_append`."""
         if self.refusal is not None:
-            done(self.refusal)
+            done(anew(self.refusal))
             return
         space.stage(entry)
         self._pending.append((entry, done))
@@ -511,7 +511,7 @@ class PartitionWriter:
         entry may be there after a restart; what was not submitted yet surely is not.
         """
         assert self.refusal is not None
-        answer: PenstockError = self.refusal
+        answer: PenstockError = anew(self.refusal)
         if not isinstance(error, _NOT_WRITTEN):
             answer = LogUncertain(f"this may or may not have been written: {error or self._failed}")
         for _, done in waiting:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from traceback import walk_tb
 
 import pytest
 
@@ -54,6 +55,20 @@ async def test_a_follower_refuses_and_names_the_leader() -> None:
                 await engine.put_topic("t", {"ttl_ms": 5})
             assert not engine.writer("t").leads
         assert await data(leader, "t") == [b"1"]
+
+
+@on_a_loop
+async def test_heartbeats_leave_in_the_turn_in_which_they_are_due() -> None:
+    """A turn of a node that has more to do than time is long: they must not wait for the next."""
+    async with cluster_of() as cluster:
+        leader = await leader_of(cluster, "t")
+        await cluster.equal()
+        for _ in range(20):  # every letter that was due has left
+            await asyncio.sleep(0)
+        before = cluster.sent
+        leader.journal.stop_timed_syncs()
+        leader.journal._tick_by_time()
+        assert cluster.sent == before + 2
 
 
 @on_a_loop
@@ -227,3 +242,21 @@ def heard(engine: Engine, number: int, member: int) -> bool:
     return any(
         f.member == member and f.heard for f in engine.journal.group_status(number).followers
     )
+
+
+@on_a_loop
+async def test_a_refusal_that_many_get_keeps_nothing_of_those_who_got_it() -> None:
+    """Each time an error is raised, its traceback grows, with all that is on the stack."""
+    async with cluster_of() as cluster:
+        leader = await leader_of(cluster, "t")
+        await write(leader, "t", 1)
+        await cluster.equal()
+        follower = next(each for each in cluster.engines.values() if each is not leader)
+        for number in range(50):
+            with pytest.raises(NotLeader):
+                await write(follower, "t", number)
+            with pytest.raises(NotLeader):
+                await follower.put_topic("t", {"ttl_ms": 5})
+        refusal = follower.writer("t").refusal
+        assert refusal is not None
+        assert len(list(walk_tb(refusal.__traceback__))) < 20

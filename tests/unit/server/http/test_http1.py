@@ -126,6 +126,46 @@ def test_beyond_the_limit_pipelined_requests_wait_in_the_socket():
     assert peer.transport.reading
 
 
+@pytest.mark.parametrize("pieces", [1, 2], ids=["in one read", "half a head arrives later"])
+def test_a_head_that_waits_for_answers_does_not_count_as_slow(pieces):
+    """The look at connections may come between an answer and the requests that waited for it."""
+    desk = Desk()
+    peer = Peer(desk, TransportLimits(pipelined_max=3, head_s=10.0), overlaps=all_overlap)
+    data = b"".join(get(f"/{number}") for number in range(5))
+    first = data if pieces == 1 else data[:-5]
+    peer.send(first)
+    peer.wait(30)
+    desk.exchanges[0].reply_json(b"0")
+    peer.service.tick()
+    peer.loop.run()
+    for number in range(1, 4):
+        desk.exchanges[number].reply_json(b"%d" % number)
+        peer.loop.run()
+    if pieces == 2:
+        peer.send(data[-5:])
+    desk.exchanges[4].reply_json(b"4")
+    assert [answer.status for answer in peer.answers()] == [200] * 5
+
+
+def test_a_head_is_not_slow_while_the_peer_was_not_read_from():
+    desk = Desk()
+    peer = Peer(desk, TransportLimits(head_s=10.0, write_buffer_bytes_max=1_000))
+    peer.send(get("/0"))
+    peer.transport.stuck = True
+    peer.send(get("/1")[:-5])
+    desk.exchanges[0].reply_json(b'"' + b"x" * 2_000 + b'"')
+    assert not peer.transport.reading
+    peer.wait(30)
+    peer.transport.unstick()
+    peer.wait(5)
+    peer.send(get("/1")[-5:])
+    desk.exchanges[1].reply_json(b"1")
+    assert [answer.status for answer in peer.answers()] == [200, 200]
+    peer.send(get("/2")[:-5])
+    peer.wait(12)
+    assert peer.answers()[-1].status == 400
+
+
 def writes_overlap(method: str, path: str) -> bool:
     return method == "POST" and path.startswith("/w")
 
