@@ -107,6 +107,7 @@ from penstock.protocol.errors import (
     Unauthorized,
     UnsupportedMediaType,
     UnsupportedMessage,
+    UpgradePending,
     WarehouseAway,
 )
 
@@ -209,5 +210,6 @@ __all__ = [
     "UnsupportedMediaType",
     "UnsupportedMessage",
     "Untrusted",
+    "UpgradePending",
     "WarehouseAway",
 ]

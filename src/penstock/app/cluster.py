@@ -32,6 +32,7 @@ from penstock.raft.members import Members, Named
 from penstock.server.api.forwarding import PassedExchange
 from penstock.server.api.queries import key_of
 from penstock.server.http.message import Answer, Application, Request
+from penstock.topics.core.versions import NEWEST
 from penstock.topics.engine.engine import Engine
 from penstock.topics.engine.options import EngineOptions
 from penstock.topics.persist.data_dir import (
@@ -104,6 +105,7 @@ def init_cluster(
         partitions=layout.partitions,
         identity=layout.identity,
         founders=Members((member.id,), (), (member,)),
+        entries=NEWEST,
     )
     write_file(directory / CLUSTER_FILE, [encode_cluster_file(file)])
     return file

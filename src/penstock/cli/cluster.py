@@ -17,7 +17,7 @@ from penstock.protocol.cluster_answers import PartitionComparison
 
 PARTITIONS: Final = 6
 """Partitions of a new cluster: enough to spread leaders over three or five nodes."""
-MEMBERS: Final = ("name", "state", "address", "url", "link", "entries", "problem")
+MEMBERS: Final = ("name", "state", "address", "url", "link", "reads", "problem")
 GROUPS: Final = ("partition", "leader", "term", "last", "committed", "applied", "stopped")
 """Columns of `status`."""
 LOOK_S: Final = 0.25
@@ -161,6 +161,8 @@ def status(wait: bool, as_json: bool, **place: Any) -> None:
     output.say(f"cluster {found['cluster']} as {found['member']} sees it")
     if found["underway"]:
         output.say(f"under way: {found['underway']}")
+    if found["entries"]:
+        output.say(f"entries are written in version {found['entries']['active']}")
     for rows, columns in ((found["members"], MEMBERS), (found["partitions"], GROUPS)):
         table = grid(*columns)
         for row in rows:
@@ -220,8 +222,6 @@ def _plain(answer: Struct) -> dict[str, Any]:
 
 
 def _shown(value: object) -> str:
-    if isinstance(value, dict):  # versions of entries
-        return ", ".join(f"{name} {found}" for name, found in value.items())
     return "" if value is None else str(value)
 
 

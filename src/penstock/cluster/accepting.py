@@ -17,9 +17,11 @@ from penstock.cluster.frames import BadLetter, FrameReader, FrameWriter
 from penstock.cluster.handshake import (
     GREETING_BYTES_MAX,
     Acceptor,
+    LinkIdentity,
     LinkMember,
     LinkRefused,
     LinkSession,
+    check_entries,
     refusal,
 )
 from penstock.cluster.outbox import Inbox, Item
@@ -49,7 +51,7 @@ class Host(Protocol):
         """Take the items of a letter."""
 
     def let_in(self, session: LinkSession) -> None:
-        """A peer was let in."""
+        """A peer may be let in, or raise `LinkRefused`."""
 
     def refused(self, error: LinkRefused | BadLetter) -> None:
         """A connection was closed for its content."""
@@ -86,6 +88,11 @@ class PeerPort:
             self._keep(self._loop.create_task(self._accept(listening)))
         bound_host, bound_port = self._sockets[0].getsockname()[:2]
         return bound_host, bound_port
+
+    def check_entries(self, own: LinkIdentity) -> None:
+        """Refuse the peers that were let in and cannot read what is written from now on."""
+        for connection in list(self.connections):
+            connection.check_entries(own)
 
     async def stop(self) -> None:
         """Close the port and every connection."""
@@ -174,6 +181,14 @@ class AcceptedConnection(asyncio.Protocol):
         """Whether the peer was let in."""
         return self._session is not None
 
+    def check_entries(self, own: LinkIdentity) -> None:
+        """Refuse a peer that was let in and cannot read what is written from now on."""
+        if self._session is not None:
+            try:
+                check_entries(own, self._session.peer.name, self._session.entries)
+            except LinkRefused as error:
+                self._refuse(error)
+
     def turn_away(self, error: LinkRefused) -> None:
         """Refuse the peer as soon as it is connected."""
         self._refused = error
@@ -216,10 +231,10 @@ class AcceptedConnection(asyncio.Protocol):
         if step.session is not None:
             if not self._reader.is_between_letters:
                 raise BadLetter("a letter before the peer was let in")
+            self._host.let_in(step.session)
             self._reader = FrameReader(step.session.key)
             self._session = step.session
             self._end_deadline()
-            self._host.let_in(step.session)
         self._transport.write(self._writer.frame(step.send))
 
     def _end_deadline(self) -> None:

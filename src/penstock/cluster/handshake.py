@@ -4,8 +4,9 @@ The node that dials says who it is and whom it expects; the node that accepts an
 challenge. Where there is a secret both prove that they have it over everything that was said, and
 letters then have a MAC with keys of this connection alone. A refusal says its reason to the peer.
 
-Both say which versions of the log's entries they write and read: nodes of which one writes what the
-other cannot read are kept apart, or the older one would take the first such entry for damage.
+Both say which version of the log's entries the cluster writes, as far as they know, and which ones
+they read: a node that cannot read what is written is kept apart, or it would take the first such
+entry for damage. A node that could write more is not: see `upgrade`.
 """
 
 from __future__ import annotations
@@ -45,9 +46,9 @@ class LinkMember(msgspec.Struct, frozen=True, array_like=True):
 
 
 class EntryVersions(msgspec.Struct, frozen=True, array_like=True):
-    """The version of the log's entries that a program writes, and the highest one it reads.
+    """The version of the log's entries that a node writes now, and the newest one that it reads.
 
-    A program that does not say so is of the time of version 3.
+    A program that does not say so is of the time of version 3, when clusters began.
     """
 
     written: int = 3
@@ -174,7 +175,7 @@ class Dialler:
         expected = _proof(secret, b"accept", self._hello, message.nonce)
         if not hmac.compare_digest(message.proof, expected):
             raise LinkRefused(f"{self.peer.name} at {self.peer.address} has another secret")
-        _check_entries(self._own, self.peer.name, message.entries)
+        check_entries(self._own, self.peer.name, message.entries)
         self._entries = message.entries
         self._challenge = received
         return LinkStep(_encode(LinkProof(_proof(secret, b"dial", self._hello, received))))
@@ -233,7 +234,7 @@ class Acceptor:
         if hello.has_secret != bool(own.secret):
             with_secret, without = (sender, own.member)[:: 1 if hello.has_secret else -1]
             raise LinkRefused(f"{with_secret.name} has a secret and {without.name} has not")
-        _check_entries(own, sender.name, hello.entries)
+        check_entries(own, sender.name, hello.entries)
 
 
 def refusal(reason: str) -> bytes:
@@ -241,14 +242,14 @@ def refusal(reason: str) -> bytes:
     return _encode(LinkRefusal(reason))
 
 
-def _check_entries(own: LinkIdentity, name: str, theirs: EntryVersions) -> None:
+def check_entries(own: LinkIdentity, name: str, theirs: EntryVersions) -> None:
     """Refuse a peer where one of the two cannot read what the other one writes to the log."""
     sides = ((own.member.name, own.entries), (name, theirs))
     for (newer, writes), (older, reads) in (sides, sides[::-1]):
         if reads.read < writes.written:
             raise LinkRefused(
                 f"{newer} writes entries of version {writes.written} and {older} reads them up to "
-                f"version {reads.read}: upgrade {older}, or bring {newer} back to an older release"
+                f"version {reads.read}: upgrade {older}"
             )
 
 

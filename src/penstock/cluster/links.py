@@ -12,7 +12,7 @@ import secrets
 import ssl
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, cast
 
@@ -23,6 +23,7 @@ from penstock.cluster.handshake import (
     GREETING_BYTES_MAX,
     LETTERS,
     NONCE_BYTES,
+    UNTOLD,
     Acceptor,
     Dialler,
     EntryVersions,
@@ -30,6 +31,7 @@ from penstock.cluster.handshake import (
     LinkMember,
     LinkRefused,
     LinkSession,
+    check_entries,
     refusal,
 )
 from penstock.cluster.outbox import PART_BYTES, WAITING_BYTES_MAX, Item, Outbox
@@ -131,7 +133,6 @@ class Links:
         self._heard_ms: dict[int, int] = {}
         self._let_in: dict[int, LinkMember] = {}
         self.urls: dict[int, str] = {}
-        self.entries: dict[int, EntryVersions] = {}
 
     async def start(self, host: str, port: int) -> tuple[str, int]:
         """Listen for peers; the bound address."""
@@ -209,6 +210,23 @@ class Links:
             for number, peer in self._peers.items()
         ]
 
+    def told(self) -> dict[int, EntryVersions]:
+        """Which versions of entries the peers write and read that can be sent to."""
+        up = {number: peer.connection for number, peer in self._peers.items()}
+        return {number: each.entries for number, each in up.items() if each is not None}
+
+    def write_entries(self, version: int) -> None:
+        """Say that this version is written from now on; peers that cannot read it are refused."""
+        own = self.identity
+        if version == own.entries.written:
+            return
+        entries = EntryVersions(version, own.entries.read)
+        own = self.identity = replace(own, entries=entries)
+        self.port.check_entries(own)
+        for peer in (*self._peers.values(), *self._bulk.values()):
+            if peer.connection is not None:
+                peer.connection.check_entries()
+
     # What the connections say
 
     def acceptor(self) -> Acceptor:
@@ -226,8 +244,8 @@ class Links:
     def let_in(self, session: LinkSession) -> None:
         """A peer was let in: it is dialled as well, whether or not this node's log has it yet."""
         peer = session.peer
+        check_entries(self.identity, peer.name, session.entries)  # may have changed meanwhile
         self.urls[peer.id] = peer.url
-        self.entries[peer.id] = session.entries
         self._let_in[peer.id] = member = LinkMember(peer.id, peer.name, peer.address)
         self._dial(member)
 
@@ -335,6 +353,7 @@ class DialledConnection(asyncio.Protocol):
         self._writer = FrameWriter()
         self._outbox = Outbox()
         self._due: asyncio.Handle | None = None
+        self.entries = UNTOLD
         self.up: asyncio.Future[None] = links.loop.create_future()
         self.down: asyncio.Future[None] = links.loop.create_future()
         self._transport: asyncio.Transport
@@ -343,6 +362,13 @@ class DialledConnection(asyncio.Protocol):
     def unsent_bytes(self) -> int:
         """Bytes that wait to be sent."""
         return self._transport.get_write_buffer_size() + self._outbox.bytes
+
+    def check_entries(self) -> None:
+        """End the connection if the peer cannot read what is written from now on."""
+        try:
+            check_entries(self._links.identity, self._dialler.peer.name, self.entries)
+        except LinkRefused as error:
+            self._end(error)
 
     def put(self, channel: int, payload: bytes, is_droppable: bool) -> bool:
         """Send an item at the end of this turn of the loop."""
@@ -391,6 +417,8 @@ class DialledConnection(asyncio.Protocol):
                 if step.send:
                     self._transport.write(self._writer.frame(step.send))
                 if step.session is not None:
+                    self.entries = step.session.entries
+                    check_entries(self._links.identity, self._dialler.peer.name, self.entries)
                     self._writer = FrameWriter(step.session.key)
                     if not self.up.done():
                         self.up.set_result(None)

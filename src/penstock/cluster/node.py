@@ -37,6 +37,7 @@ from penstock.cluster.roster import (
     underway,
 )
 from penstock.cluster.transfer import Transfers
+from penstock.cluster.upgrade import held_by, next_entries, read_by
 from penstock.kernel.clock import Clock
 from penstock.kernel.errors import Corrupt, PenstockError
 from penstock.protocol.errors import ChangeInProgress, NoLeader, OutcomeUnknown
@@ -45,7 +46,7 @@ from penstock.raft.journal import GroupOptions, ReplicatedJournal
 from penstock.raft.members import ADD_LEARNER, REMOVE, Change, Members, Named
 from penstock.raft.messages import InstallSnapshot
 from penstock.raft.ready import NotLeader
-from penstock.topics.core.codec import VERSION_READ_MAX, VERSION_WRITTEN
+from penstock.topics.core.versions import NEWEST, WrittenVersion
 from penstock.topics.engine.engine import Engine
 from penstock.topics.persist.data_dir import write_file
 
@@ -95,7 +96,7 @@ class ClusterNode:
             cluster=file.cluster,
             member=LinkMember(own.id, own.name, own.address, options.url),
             secret=options.secret,
-            entries=EntryVersions(VERSION_WRITTEN, VERSION_READ_MAX),
+            entries=EntryVersions(min(file.entries, NEWEST), NEWEST),
         )
         self.links = Links(
             identity,
@@ -106,6 +107,8 @@ class ClusterNode:
             tls=options.tls,
         )
         self.calls = Calls(self.links.send, serve, loop=self._loop)
+        self._active = file.entries
+        self._engine: Engine | None = None
         self._journal: ReplicatedJournal | None = None
         self._transfers: Transfers | None = None
         self._kept_up = [KeptUp() for _ in range(file.partitions)]
@@ -117,11 +120,13 @@ class ClusterNode:
 
     def bind(self, engine: Engine) -> None:
         """Carry the letters and the snapshots of this engine's journal."""
+        self._engine = engine
         journal = self._journal = engine.journal
         send = partial(self.links.send_bulk, channel=SNAPSHOT)
         self._transfers = Transfers(engine, send, self.name_of)
         journal.connect(self)
         journal.on_leader.append(self._on_leader)
+        self._write_entries(self.roster)
 
     async def start(self, host: str, port: int) -> tuple[str, int]:
         """Listen for peers and dial them."""
@@ -201,9 +206,15 @@ class ClusterNode:
         self._check_nothing_underway()
         named = Named(secrets.randbits(MEMBER_BITS) or 1, name, address)
         check_addition(self.roster, named)
+        if change := self._next_entries():  # the new member may not read what is written already
+            await self.journal.change_members(0, change)
         await self.journal.change_members(0, Change(ADD_LEARNER, named.id, named))
-        known = tuple(each for each in self.roster.named if each.id != named.id)
-        return replace(self.file, member=named, founders=Members(()), known=known, has_log=False)
+        roster = self.roster
+        known = tuple(each for each in roster.named if each.id != named.id)
+        return replace(
+            self.file, member=named, founders=Members(()), known=known, has_log=False,
+            entries=roster.entries.active,
+        )  # fmt: skip
 
     async def remove(self, name: str, *, force: bool = False) -> Named:
         """Take a member out of the cluster. A leader hands over first, and the new one does it."""
@@ -306,11 +317,30 @@ class ClusterNode:
     def _follow_roster(self) -> None:
         roster = self.roster
         self.links.know(map(_linked, roster.named))
+        if 0 in self.journal.groups:
+            self._write_entries(self.journal.committed_members(0))
         if self.file.member.id in roster:
             known = tuple(each for each in roster.named if each.id != self.file.member.id)
-            saved = replace(self._saved, known=known, has_log=True)
+            saved = replace(self._saved, known=known, has_log=True, entries=self._active)
             if saved != self._saved:
                 self._save(saved)
+
+    def _write_entries(self, roster: Members) -> None:
+        """Write entries in the version that the roster says.
+
+        Links first: a peer that cannot read the version must not be sent an entry of it.
+        """
+        assert self._engine is not None, "bound before it starts"
+        self._active = max(self._active, roster.entries.active)
+        version = min(self._active, NEWEST)
+        self.links.write_entries(version)
+        self._engine.registry.written = WrittenVersion(version, held_by(roster, version))
+
+    def _next_entries(self) -> Change | None:
+        """What this node, which leads partition 0, has heard and the roster does not say yet."""
+        told = {member: each.read for member, each in self.links.told().items()}
+        told[self.file.member.id] = NEWEST
+        return next_entries(self.journal.members(0), told, self._active)
 
     def _save(self, file: ClusterFile) -> None:
         """Write `cluster.json`; where that cannot be done the groups still need this node."""
@@ -348,7 +378,7 @@ class ClusterNode:
         if partition:
             return next_change(group, roster, ready)
         others = [self.journal.members(number) for number in range(1, self.file.partitions)]
-        return next_promotion(roster, others, ready)
+        return next_promotion(roster, others, ready) or self._next_entries()
 
     def _leave(self, partition: int, ready: set[int]) -> None:
         """Hand over a group that this node is no longer to be in, or cannot bring to the roster."""
@@ -412,6 +442,7 @@ class ClusterNode:
     def view(self) -> dict[str, Any]:
         """What `GET /v0/cluster` shows."""
         roster, links = self.roster, {each.member.id: each for each in self.links.status()}
+        reads = read_by(roster)
         return {
             "cluster": self.file.cluster,
             "member": self.file.member.name,
@@ -422,11 +453,12 @@ class ClusterNode:
                     "address": each.address,
                     "url": self.url_of(each.id),
                     "state": "voter" if each.id in roster.voters else "learner",
-                    "entries": self._entries_view(each.id),
+                    "reads": reads.get(each.id),
                     **self._link_view(each.id, links),
                 }
                 for each in roster.named
             ],
+            "entries": self._entries_view(),
             "underway": self._underway() if self.journal.groups else "",
             "partitions": [
                 self._group_view(self.journal.group_status(number))
@@ -444,12 +476,11 @@ class ClusterNode:
             },
         }
 
-    def _entries_view(self, member: int) -> dict[str, int] | None:
-        """The versions of entries that a member writes and reads; None before it was let in."""
-        links = self.links
-        own = member == self.file.member.id
-        found = links.identity.entries if own else links.entries.get(member)
-        return None if found is None else {"written": found.written, "read": found.read}
+    def _entries_view(self) -> dict[str, Any]:
+        assert self._engine is not None, "bound before it is asked"
+        newest = max(read_by(self.roster).values(), default=self._active)
+        members = self._engine.registry.written.held_by
+        return {"active": self._active, "newest": newest, "held_by": members}
 
     def _link_view(self, member: int, links: dict[int, Any]) -> dict[str, Any]:
         if member == self.file.member.id:

@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from penstock.cluster.handshake import UNTOLD
 from penstock.kernel.errors import Corrupt, Rejected
 from penstock.protocol.errors import NoMajorityLeft
 from penstock.raft.members import ADD_LEARNER, PROMOTE, REMOVE, Change, Members, Named
@@ -42,6 +43,8 @@ class ClusterFile(msgspec.Struct, frozen=True, kw_only=True):
     known: tuple[Named, ...] = ()
     """The other members when this was written."""
     has_log: bool = False
+    entries: int = UNTOLD.written
+    """The version of the log's entries that the cluster was last known to write."""
 
 
 def encode_cluster_file(file: ClusterFile) -> bytes:

@@ -24,10 +24,20 @@ class ClusterMember(Struct, frozen=True, kw_only=True):
     link: str = "none"
     """self, up, down or none."""
     heard_ms_ago: int | None = None
-    entries: dict[str, int] | None = None
-    """The versions of log entries that it writes and reads; null before its first greeting."""
+    reads: int | None = None
+    """The newest version of log entries that it is known to read."""
     problem: str | None = None
     """Why the link is down."""
+
+
+class ClusterEntries(Struct, frozen=True, kw_only=True):
+    """The version of log entries that the cluster writes: one that all its members read."""
+
+    active: int
+    newest: int
+    """The newest version that any member reads."""
+    held_by: tuple[str, ...] = ()
+    """The members without which a newer version would be written: upgrade them."""
 
 
 class ClusterFollower(Struct, frozen=True, kw_only=True):
@@ -75,6 +85,7 @@ class ClusterState(Struct, frozen=True, kw_only=True):
     member: str
     """The name of the node that answers."""
     members: tuple[ClusterMember, ...]
+    entries: ClusterEntries | None = None
     underway: str = ""
     """The change of members that is under way; empty if none is."""
     partitions: tuple[ClusterPartition, ...]

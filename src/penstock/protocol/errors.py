@@ -585,6 +585,23 @@ class ChangeInProgress(CallError, Conflict, code="change_in_progress", status=40
     """The members of the cluster are being changed: wait until that is done."""
 
 
+class UpgradePending(CallError, Conflict, code="upgrade_pending", status=409):
+    """The cluster cannot write this before all its members run a release that reads it.
+
+    Nothing was changed. `members` in the detail are those to upgrade.
+    """
+
+    def __init__(self, needed: int, written: int, members: Sequence[str] = ()) -> None:
+        wait = f"upgrade {', '.join(members)}" if members else "see `penstock cluster status`"
+        super().__init__(
+            f"this needs entries of version {needed}, and the cluster writes version {written} "
+            f"until all members are known to read a newer one: {wait}, then try again",
+            needed=needed,
+            written=written,
+            members=list(members),
+        )
+
+
 class NoMajorityLeft(CallError, Conflict, code="no_majority_left", status=409):
     """Without the member, too few voters could be reached to write anything."""
 

@@ -252,6 +252,11 @@ class ReplicatedJournal(LocalJournal):
         """The members as the end of the log has them."""
         return self._group(partition).core.members
 
+    def committed_members(self, partition: int) -> Members:
+        """The members as of the last entry that is known to be committed."""
+        core = self._group(partition).core
+        return core.members_at(core.commit)
+
     async def change_members(self, partition: int, change: Change) -> None:
         """Change the members of a group; returns when that is committed."""
         future: asyncio.Future[None] = self._loop.create_future()

@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import Final, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from penstock.kernel.errors import Corrupt, Rejected
 
@@ -21,7 +22,10 @@ ADD_LEARNER: Final = "add"
 PROMOTE: Final = "promote"
 REMOVE: Final = "remove"
 
-Verb = Literal["add", "promote", "remove"]
+ENTRIES: Final = "entries"
+"""Changes no member: see `Entries`."""
+
+Verb = Literal["add", "promote", "remove", "entries"]
 
 MARK: Final = b"\xc1\x01"
 """The first bytes of a change in the log: a byte that MessagePack never writes, and a version.
@@ -48,12 +52,24 @@ class Named(msgspec.Struct, frozen=True, array_like=True):
     address: str
 
 
+class Entries(msgspec.Struct, frozen=True, array_like=True):
+    """In which version members write entries, and which members are known to read up to what.
+
+    `active` never goes down. 0 and no versions: nothing was said of it yet.
+    """
+
+    active: int = 0
+    reads: tuple[tuple[int, int], ...] = ()
+    """The id of a member and the newest version that it reads, by id."""
+
+
 class Change(msgspec.Struct, frozen=True, array_like=True, repr_omit_defaults=True):
     """One change of the members of a group; one that adds a member says where it is."""
 
     verb: Verb
-    member: int
+    member: int = 0
     named: Named | None = None
+    entries: Entries = Entries()
 
 
 class Members(msgspec.Struct, frozen=True, array_like=True, repr_omit_defaults=True):
@@ -63,6 +79,7 @@ class Members(msgspec.Struct, frozen=True, array_like=True, repr_omit_defaults=T
     learners: tuple[int, ...] = ()
     named: tuple[Named, ...] = ()
     removed: tuple[int, ...] = ()
+    entries: Entries = Entries()
 
     def __contains__(self, member: int) -> bool:
         return member in self.voters or member in self.learners
@@ -77,16 +94,24 @@ class Members(msgspec.Struct, frozen=True, array_like=True, repr_omit_defaults=T
         if change.verb == ADD_LEARNER:
             _require(member not in self, f"member {member} is in the group already")
             named = self.named if change.named is None else (*self.named, change.named)
-            return Members(voters, _with(learners, member), named, self.removed)
+            learners = _with(learners, member)
+            return Members(voters, learners, named, self.removed, self.entries)
         if change.verb == PROMOTE:
             _require(member in learners, f"member {member} is not a learner of the group")
             voters, learners = _with(voters, member), _without(learners, member)
-            return Members(voters, learners, self.named, self.removed)
+            return Members(voters, learners, self.named, self.removed, self.entries)
+        if change.verb == ENTRIES:
+            active = self.entries.active
+            _require(change.entries.active >= active, f"version {active} of entries is in the log")
+            return replace(self, entries=change.entries)
         _require(member in self, f"member {member} is not in the group")
         _require(voters != (member,), f"member {member} is the last voter: a group needs one")
         named = tuple(each for each in self.named if each.id != member)
         removed = (*self.removed, member)[-REMOVED_MAX:] if self.named else ()
-        return Members(_without(voters, member), _without(learners, member), named, removed)
+        voters, learners = _without(voters, member), _without(learners, member)
+        reads = tuple(each for each in self.entries.reads if each[0] != member)
+        entries = Entries(self.entries.active, reads)
+        return Members(voters, learners, named, removed, entries)
 
 
 FORGOTTEN: Final = Members(())

@@ -1,10 +1,10 @@
-"""Penstock as a release that writes the next version of entries: run as the program itself."""
+"""Penstock as the next release, which also reads and writes the next version of entries."""
 
 from __future__ import annotations
 
-from penstock.topics.core import codec
+from penstock.topics.core import versions
 
-codec.VERSION_WRITTEN = codec.VERSION_READ_MAX = codec.VERSION_WRITTEN + 1  # type: ignore[misc]
+versions.NEWEST += 1  # type: ignore[misc]
 
 if __name__ == "__main__":
     from penstock.cli import main

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -177,9 +177,16 @@ class Processes:
     """A cluster: `grow` makes its nodes."""
 
     def __init__(
-        self, place: Path, *, partitions: int = 3, environ: dict[str, str] | None = None
+        self,
+        place: Path,
+        *,
+        partitions: int = 3,
+        environ: dict[str, str] | None = None,
+        program: Sequence[str] = ("-m", "penstock"),
     ) -> None:
         self.place = place
+        self.program = list(program)
+        """What Python runs, for nodes and for what makes their directories."""
         self.partitions = partitions
         self.environ = environ
         self.nodes: dict[str, Process] = {}
@@ -198,7 +205,7 @@ class Processes:
         """Make and start the first node."""
         node = self._made(name)
         command("cluster", "init", name, node.peer, "--data-dir", str(node.directory),
-                "--wal-shards", str(self.partitions))  # fmt: skip
+                "--wal-shards", str(self.partitions), program=self.program)  # fmt: skip
         node.start()
         return node
 
@@ -224,7 +231,7 @@ class Processes:
 
         def run() -> bool:
             try:
-                command(*words)
+                command(*words, program=self.program)
             except AssertionError as error:
                 if "is not committed yet" not in str(error):
                     raise
@@ -241,6 +248,7 @@ class Processes:
 
     def _made(self, name: str) -> Process:
         node = self.nodes[name] = Process(self.place, name, self.environ)
+        node.program = self.program
         if self.cuts is not None:
             node.peer = f"127.0.0.1:{free_port()}"
             self.cuts.stand_before(name, node.peer, node.peer_listen)
@@ -316,10 +324,10 @@ def cluster(place: Path, *names: str, **facts: Any) -> Iterator[Processes]:
         made.close()
 
 
-def command(*words: str, fails: bool = False) -> str:
+def command(*words: str, fails: bool = False, program: Sequence[str] = ("-m", "penstock")) -> str:
     """Run a command; what it printed."""
     done = subprocess.run(
-        [sys.executable, "-m", "penstock", *words], capture_output=True, text=True,
+        [sys.executable, *program, *words], capture_output=True, text=True,
         timeout=60, env=environment(), check=False,
     )  # fmt: skip
     assert (done.returncode != 0) == fails, done.stderr or done.stdout

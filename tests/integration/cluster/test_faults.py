@@ -19,7 +19,6 @@ pytestmark = pytest.mark.slow  # a cluster of three processes takes ten seconds 
 
 FAULTY = str(Path(__file__).parents[1] / "server/faulty_disk.py")
 SKEWED = str(Path(__file__).with_name("skewed_clock.py"))
-NEWER = str(Path(__file__).with_name("newer_entries.py"))
 HANDED_ON_S = 30.0
 """A transfer takes a tenth of a second; the deadline is that of a busy machine."""
 SKEW_MS = 60_000
@@ -76,33 +75,6 @@ def test_a_second_change_of_members_is_refused_and_names_the_first(three: Proces
     assert "late is being added" in reply.body["error"]["message"]
     assert node.call("DELETE", "/v0/cluster/members/late?force=true").status == 200
     three.wait_settled(node)
-
-
-def test_a_node_that_writes_what_the_others_cannot_read_is_kept_apart_and_both_say_why(
-    three: Processes,
-) -> None:
-    leader = three.leader_of(0)
-    newer = three.others(leader.name)[0]
-    newer.stop()
-    newer.program = [NEWER]
-    newer.start(wait=False)
-    why = f"{newer.name} writes entries of version 4 and {leader.name} reads them up to version 3"
-    wait_until(lambda: why in problem_of(leader, newer.name), "the others to say why")
-    wait_until(lambda: why in problem_of(newer, leader.name), "the new one to say why")
-    write_on(leader, "upgraded", "by the majority")
-    newer.stop()
-    newer.program = ["-m", "penstock"]
-    newer.start()
-    wait_for_values(newer, "upgraded", ["by the majority"])
-    seen = {each["name"]: each["entries"] for each in leader.view()["members"]}
-    assert seen == {name: {"written": 3, "read": 3} for name in "abc"}
-
-
-def problem_of(node: Process, name: str) -> str:
-    with suppress(OSError):
-        members = node.view()["members"]
-        return str(next(each.get("problem", "") for each in members if each["name"] == name))
-    return ""
 
 
 def test_a_removal_that_leaves_no_majority_is_refused_and_says_what_is_lost(

@@ -25,6 +25,8 @@ from penstock.kernel.system import SystemClock
 from tests.waiting import until
 
 SECRET = b"s" * 32
+NEXT = EntryVersions(3, 4)
+"""Of a node that could write the next version of entries."""
 
 
 class Node:
@@ -192,6 +194,29 @@ def test_a_stranger_is_refused_and_both_sides_say_why(
     with caplog.at_level(logging.WARNING, "penstock.cluster"):
         run(test)
     assert sum(reason in record.getMessage() for record in caplog.records) >= 2
+
+
+def test_a_peer_that_cannot_read_what_is_written_from_now_on_is_let_go_and_told_why() -> None:
+    async def test() -> None:
+        a, b, c = (Node(1, entries=NEXT), Node(2), Node(3, entries=NEXT))
+        async with nodes(a, b, c):
+            a.links.know([b.member, c.member])
+            await until(lambda: a.links.is_up(2) and b.links.is_up(1) and c.links.is_up(1))
+            assert a.links.told() == {2: UNTOLD, 3: NEXT}
+            a.links.write_entries(4)
+            reason = "n1 writes entries of version 4 and n2 reads them up to version 3"
+            await until(lambda: reason in problem_of(a, 2) and reason in problem_of(b, 1))
+            assert not a.links.send(2, RAFT, b"an entry of version 4")
+            assert a.links.is_up(3)
+            assert a.links.told() == {3: NEXT}
+            assert b.received == []
+
+    run(test)
+
+
+def problem_of(node: Node, member: int) -> str:
+    found = {each.member.id: each.problem for each in node.links.status()}
+    return found.get(member, "")
 
 
 def test_a_directory_that_is_not_the_expected_member_is_told_of_replace() -> None:

@@ -114,7 +114,7 @@ def test_a_newer_protocol_is_refused_with_both_versions() -> None:
 
 
 OLD, READS, WRITES = EntryVersions(3, 3), EntryVersions(3, 4), EntryVersions(4, 4)
-"""A release, one that reads the next version of entries, and one that writes it."""
+"""A release, one that could write the next version of entries, and one that writes it by now."""
 
 
 @pytest.mark.parametrize(

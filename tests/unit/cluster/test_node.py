@@ -17,8 +17,9 @@ from penstock.kernel.errors import Rejected
 from penstock.kernel.system import SystemClock
 from penstock.protocol.errors import ChangeInProgress, NoLeader, OutcomeUnknown
 from penstock.raft.journal import ReplicatedJournal
-from penstock.raft.members import Change, Members, Named
+from penstock.raft.members import Change, Entries, Members, Named
 from penstock.raft.ready import NotLeader
+from penstock.topics.core.versions import NEWEST
 
 A, B = Named(1, "a", "127.0.0.1:1"), Named(2, "b", "127.0.0.1:2")
 C = Named(3, "c", "127.0.0.1:3")
@@ -28,7 +29,7 @@ class Journal:
     """Two groups with members, led here until `leads` says otherwise."""
 
     def __init__(self) -> None:
-        self.roster = Members((1, 2, 3), (), (A, B, C))
+        self.roster = Members((1, 2, 3), (), (A, B, C), (), Entries(NEWEST, ((1, NEWEST),)))
         self.other = self.roster
         self.follows = True
         """Whether the other group is brought to the roster."""
@@ -97,6 +98,19 @@ def test_a_replacement_at_the_address_of_another_member_takes_nothing_out(tmp_pa
         with pytest.raises(Rejected, match="c is at"):
             await node.replace("b", C.address)
         assert not journal.changes
+
+    run(test, tmp_path)
+
+
+def test_a_member_is_added_after_the_roster_says_what_is_written_and_is_told_it(
+    tmp_path: Path,
+) -> None:
+    async def test(node: ClusterNode, journal: Journal) -> None:
+        journal.roster = journal.other = Members((1,), (), (A,))
+        file = await node.add("b", B.address)
+        assert [each.verb for each in journal.changes] == ["entries", "add"]
+        assert journal.roster.entries == Entries(NEWEST, ((1, NEWEST),))
+        assert file.entries == NEWEST
 
     run(test, tmp_path)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,9 +25,13 @@ from penstock.kernel.errors import Corrupt, Rejected
 from penstock.protocol.errors import NoMajorityLeft
 from penstock.raft.members import (
     ADD_LEARNER,
+    ENTRIES,
+    MARK,
     PROMOTE,
     REMOVE,
     Change,
+    ChangeRefused,
+    Entries,
     Members,
     Named,
     decode_members,
@@ -120,6 +125,30 @@ def test_what_is_underway_is_said_until_it_is_done() -> None:
     roster = THREE.after(Change(REMOVE, 3))
     assert "removed from partition 1" in underway(roster, [Members((1, 2)), Members((1, 2, 3))])
     assert underway(roster, [Members((1, 2)), Members((1, 2))]) == ""
+
+
+def test_what_members_read_rides_with_them_and_leaves_with_them() -> None:
+    said = THREE.after(Change(ENTRIES, entries=Entries(3, ((1, 4), (2, 3), (3, 4)))))
+    assert decode_members(encode_members(said)) == said
+    assert said.after(Change(REMOVE, 2)).entries == Entries(3, ((1, 4), (3, 4)))
+    grown = said.after(Change(ADD_LEARNER, 4, Named(4, "d", "127.0.0.1:4")))
+    assert grown.after(Change(PROMOTE, 4)).entries == said.entries
+    with pytest.raises(ChangeRefused, match="version 3 of entries is in the log"):
+        said.after(Change(ENTRIES, entries=Entries(2)))
+
+
+def test_members_of_a_release_that_said_no_versions_are_read_and_the_other_way_round() -> None:
+    class Before(msgspec.Struct, array_like=True):
+        voters: tuple[int, ...]
+        learners: tuple[int, ...] = ()
+        named: tuple[Named, ...] = ()
+        removed: tuple[int, ...] = ()
+
+    before = Before((1, 2, 3), (), (A, B, C))
+    assert decode_members(MARK + msgspec.msgpack.encode(before)) == THREE
+    now = THREE.after(Change(ENTRIES, entries=Entries(3, ((1, 3),))))
+    again = msgspec.msgpack.decode(encode_members(now)[len(MARK) :], type=Before)
+    assert (again.voters, again.named) == (now.voters, now.named)
 
 
 @given(old=st.sets(st.integers(1, 6), min_size=1), new=st.sets(st.integers(1, 6), min_size=1))

@@ -16,7 +16,13 @@ import msgspec
 import penstock
 from penstock.kernel.errors import PenstockError
 from penstock.kernel.units import GIB
-from penstock.protocol.cluster_answers import ClusterChecks, NodeAnswer, NodeCheck, NodeFacts
+from penstock.protocol.cluster_answers import (
+    ClusterChecks,
+    ClusterEntries,
+    NodeAnswer,
+    NodeCheck,
+    NodeFacts,
+)
 from penstock.protocol.errors import NoLeader
 from penstock.server.api.call import Call, Context
 from penstock.server.api.forwarding import Cluster
@@ -53,7 +59,8 @@ async def check_nodes(call: Call, cluster: Cluster) -> ClusterChecks:
     """Every node, and what is wrong, in sentences."""
     asked = (_check(call, cluster, member, name) for member, name in cluster.members())
     nodes = await asyncio.gather(*asked)
-    return ClusterChecks(nodes=tuple(nodes), problems=tuple(problems(nodes)))
+    entries = msgspec.convert(cluster.view()["entries"], ClusterEntries)
+    return ClusterChecks(nodes=tuple(nodes), problems=tuple(problems(nodes, entries)))
 
 
 async def _check(call: Call, cluster: Cluster, member: int, name: str) -> NodeCheck:
@@ -81,7 +88,7 @@ async def _check(call: Call, cluster: Cluster, member: int, name: str) -> NodeCh
     )
 
 
-def problems(nodes: Sequence[NodeCheck]) -> Iterator[str]:
+def problems(nodes: Sequence[NodeCheck], entries: ClusterEntries) -> Iterator[str]:
     """What is wrong with nodes, one sentence each."""
     known = {each.name: each.facts for each in nodes if each.facts is not None}
     for each in nodes:
@@ -94,6 +101,12 @@ def problems(nodes: Sequence[NodeCheck]) -> Iterator[str]:
     if len(versions) > 1:
         said = ", ".join(f"{name} {facts.version}" for name, facts in known.items())
         yield f"the nodes have different versions: {said}"
+    if entries.held_by:
+        names = " and ".join(entries.held_by)
+        yield (
+            f"entries are written in version {entries.active}, not {entries.newest}, until {names} "
+            "can read it: upgrade"
+        )
     yield from _of_disks(known)
 
 

@@ -13,6 +13,7 @@ from penstock.protocol.errors import (
     NotAQueue,
     TopicFull,
     TopicNotFound,
+    UpgradePending,
 )
 from penstock.protocol.limits import DELAY_MS_MAX, TopicLimits, clamp_lease_ms
 from penstock.protocol.queues import REASON_BYTES_MAX, Discarded, QueueState, Redriven
@@ -45,7 +46,7 @@ async def look_at_queue(call: Call) -> Answer:
     scope=WRITE,
     named="topic",
     body=requests.RedriveBody,
-    errors=(TopicNotFound, NotAQueue, NoDeadLetters, TopicFull),
+    errors=(TopicNotFound, NotAQueue, NoDeadLetters, TopicFull, UpgradePending),
 )
 async def redrive(call: Call) -> Answer:
     """Make dead letters of a queue jobs again, all in one commit."""
@@ -78,7 +79,7 @@ async def redrive(call: Call) -> Answer:
     scope=DELETE,
     named="topic",
     body=requests.LettersBody,
-    errors=(TopicNotFound, NotAQueue, NoDeadLetters),
+    errors=(TopicNotFound, NotAQueue, NoDeadLetters, UpgradePending),
 )
 async def discard(call: Call) -> Answer:
     """Delete dead letters of a queue."""
@@ -152,7 +153,7 @@ async def ack(call: Call) -> Answer:
     scope=WRITE,
     named="topic",
     body=requests.NackBody,
-    errors=(TopicNotFound, NotAQueue),
+    errors=(TopicNotFound, NotAQueue, UpgradePending),
 )
 async def nack(call: Call) -> Answer:
     """Give jobs back."""

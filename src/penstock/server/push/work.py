@@ -28,6 +28,7 @@ from penstock.server.push.readers import Identity, Reading, identity_of
 from penstock.server.push.watching import named_by
 from penstock.topics.core.leases import ClaimRequest, Settle
 from penstock.topics.core.topic import Topic
+from penstock.topics.core.versions import REASONS
 from penstock.topics.engine.queues import LeasedJob
 
 RECHECK_S: Final = 0.25
@@ -211,7 +212,8 @@ class WorkStream:
         fences = tuple(self._held.pop(seq) for seq in seqs)
         settle = Settle(self._request.node, tuple(seqs), fences)
         try:
-            queues, reason = self._engine.queues, "" if unseen else STREAM_ENDED
+            says_why = not unseen and self._engine.registry.written.says(REASONS)
+            queues, reason = self._engine.queues, STREAM_ENDED if says_why else ""
             await queues.nack(self._topic, settle, 0, unseen=unseen, reason=reason)
         except PenstockError as error:
             _LOGGER.info("jobs of %r wait for their leases to end: %s", self._topic, error)

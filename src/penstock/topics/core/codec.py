@@ -2,6 +2,9 @@
 
 >>> decode_entries(encode_entries([Dropped("t")]))
 [Dropped(topic='t')]
+
+Entries that an older version can say are the same entries again, whichever version they were
+written in.
 """
 
 from __future__ import annotations
@@ -17,19 +20,14 @@ from penstock.topics.core.batch import Batch
 from penstock.topics.core.entries import (  # noqa: F401  (Dropped: the example above)
     Appended,
     Dropped,
+    JobsNacked,
     MembersChanged,
 )
 from penstock.topics.core.partition import Entry
+from penstock.topics.core.versions import COMPLETE, NEWEST, REASONS, needed
 
-_VERSION: Final = b"\x03"
-_VERSIONS: Final = (b"\x01", b"\x02", b"\x03")
-"""Those that can be read: version 1 has neither `Began` nor `Passed`, version 2 neither `Removed`
-nor reasons in `JobsNacked`."""
-VERSION_WRITTEN: Final = _VERSION[0]
-VERSION_READ_MAX: Final = _VERSIONS[-1][0]
-"""What nodes of a cluster tell each other before the first letter: a node that writes a version is
-not let in by one that cannot read it. So a new version is read in one release and written in the
-next, and a cluster can be upgraded node by node."""
+_VERSIONS: Final = tuple(bytes((version,)) for version in range(1, NEWEST + 1))
+"""Those that can be read."""
 _LARGE_BYTES: Final = 1_024
 # MessagePack: an array of seven, bytes with a four-byte length, and two nils.
 _APPENDED: Final = b"\x97"
@@ -37,14 +35,27 @@ _BYTES: Final = b"\xc6"
 _NO_MORE: Final = b"\xc0\xc0"
 
 
-def encode_entries(entries: Sequence[Entry]) -> bytes:
-    """Encode one payload of the log."""
+class _Nacked2(msgspec.Struct, frozen=True, array_like=True, tag="n"):
+    """`JobsNacked` as version 2 has it."""
+
+    topic: str
+    now_ms: int
+    seqs: tuple[int, ...]
+    due_ms: int
+    unseen: bool
+
+
+def encode_entries(entries: Sequence[Entry], version: int = NEWEST) -> bytes:
+    """Encode one payload of the log, in a version that can say these entries."""
+    mark = bytes((version,))
+    if version < COMPLETE:
+        entries = [_older(entry, version) for entry in entries]
     first = entries[0] if entries else None
     if type(first) is not Appended or len(first.batch.body) < _LARGE_BYTES:
-        return _VERSION + _ENCODER.encode(entries)
+        return mark + _ENCODER.encode(entries)
     # An encoder's buffer is moved whenever it grows, so large bodies are copied once, into their
     # place.
-    parts = [_VERSION, _array_head(len(entries))]
+    parts = [mark, _array_head(len(entries))]
     for entry in entries:
         if type(entry) is Appended and entry.key is None and entry.feed is None:
             body = entry.batch.body
@@ -61,13 +72,22 @@ def decode_entries(payload: bytes) -> list[Entry]:
         if payload.startswith(MARK):
             return [MembersChanged(decode_members(payload))]
         raise Corrupt(
-            f"the log has entries of version {payload[:1]!r}, not up to {_VERSION[0]}: "
+            f"the log has entries of version {payload[:1]!r}, not up to {NEWEST}: "
             "they are of another program or of a newer version of this one"
         )
     try:
         return _DECODER.decode(memoryview(payload)[1:])
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise Corrupt(f"malformed entries of a commit: {error}") from error
+
+
+def _older(entry: Entry, version: int) -> Any:
+    """An entry in the form of an older version."""
+    if needed(entry) > version:
+        raise ValueError(f"version {version} of entries cannot say {entry!r:.200}")
+    if type(entry) is JobsNacked and version < REASONS:
+        return _Nacked2(entry.topic, entry.now_ms, entry.seqs, entry.due_ms, entry.unseen)
+    return entry
 
 
 def _array_head(count: int) -> bytes:

@@ -17,6 +17,7 @@ from penstock.protocol.limits import TopicLimits
 from penstock.topics.core.router import RouterTable
 from penstock.topics.core.topic import Topic
 from penstock.topics.core.totals import Totals
+from penstock.topics.core.versions import NEWEST, WrittenVersion
 
 _FEW: Final = 16
 """Up to this many names are inserted one by one; more are sorted in together."""
@@ -41,6 +42,7 @@ class Registry:
         self.staged_bytes = 0  # of records submitted to a log
         self.identity = 0  # of the data directory, so that epochs of another directory never match
         self.is_replicated = False  # other nodes apply what is logged: every lease is
+        self.written = WrittenVersion(NEWEST)  # of entries, by this node
         self.is_short = False  # a write found no room: old records should leave soon
         self._names: list[str] = []  # of topics, sorted, except for recent additions
         self._added: list[str] = []

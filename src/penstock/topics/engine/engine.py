@@ -249,7 +249,8 @@ class Engine:
     def _began(self, _partition: int, term: int) -> bytes:
         """The first entry of a term that this node leads."""
         now_ms, skipped_seqs = self.clock.now_ms(), self.recovery.skipped_seqs
-        return encode_entries([Began(term, self._member, now_ms, skipped_seqs)])
+        began = Began(term, self._member, now_ms, skipped_seqs)
+        return encode_entries([began], self.registry.written.version)
 
     def _leads(self, partition: Partition) -> None:
         """Time does not go back where another member led before."""

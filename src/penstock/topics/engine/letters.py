@@ -179,6 +179,7 @@ class LetterCommands:
             await target_writer.settled()
         here = self._writers.of(dest.name).partition
         seqs = self._still_there(here, dest, found.letters)
+        self._registry.written.check([dest.decide_remove(seqs, 0)])
         jobs = [(seq, redriven(found.letters[seq])) for seq in seqs]
         size_bytes, now_ms = sum(size_of(job) for _, job in jobs), self._clock.now_ms()
         target_writer.partition.topic(to).admit(len(jobs), size_bytes, now_ms)

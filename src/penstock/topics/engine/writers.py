@@ -21,6 +21,7 @@ from penstock.kernel.units import MIB
 from penstock.log.executor import Phase, RestoreInProgress, WorkKind
 from penstock.log.reads import resolve
 from penstock.log.store import DiskFull, LogEntry
+from penstock.protocol.errors import UpgradePending
 from penstock.raft.journal import ReplicatedJournal
 from penstock.raft.ready import NotLeader, NotServing
 from penstock.topics.core.batch import Batch
@@ -31,6 +32,7 @@ from penstock.topics.core.registry import partition_of
 from penstock.topics.core.router import RouterEntry
 from penstock.topics.core.space import TopicSpace
 from penstock.topics.core.topic import AppendResult, Topic
+from penstock.topics.core.versions import COMPLETE
 
 Done = Callable[[list[Any] | Exception], None]
 OnWritten = Callable[[AppendResult | Exception], None]
@@ -129,6 +131,7 @@ class PartitionWriter:
     ) -> None:
         self.number = number
         self.partition = partition
+        self._registry = partition.registry
         self.applied_index = 0  # of the log: its entries up to here are in the partition's state
         self.waiting_bytes = 0  # staged, submitted to the log, or behind an exclusive command
         self._staged_bytes = 0  # of these, not yet submitted; estimated on arrival
@@ -238,6 +241,13 @@ class PartitionWriter:
         if self.refusal is not None:
             done(anew(self.refusal))
             return
+        written = self._registry.written
+        if written.version < COMPLETE:
+            try:
+                written.check(change.to_log)
+            except UpgradePending as error:
+                done(error)
+                return
         self.partition.stage(change)
         if not change.to_log and self.is_idle and not self._committing:
             self._commit(change, done)
@@ -410,7 +420,7 @@ class PartitionWriter:
             self._unsynced_seqs.clear()
             sync = True
         try:
-            parts = _payloads(waiting, entries)
+            parts = _payloads(waiting, entries, self._registry.written.version)
         except Exception as error:
             self._flying.append(waiting)
             self._refuse(error, 0)
@@ -500,7 +510,7 @@ class PartitionWriter:
             self._settle()
 
     def _check_hot(self) -> None:
-        registry = self.partition.registry
+        registry = self._registry
         if registry.totals.hot_bytes > registry.hot_bytes_max:
             registry.on_hot()
 
@@ -614,23 +624,25 @@ def _size_of(change: DecidedChange) -> int:
     )
 
 
-def _payloads(waiting: Waiting, entries: Sequence[Entry]) -> list[tuple[Waiting, bytes]]:
+def _payloads(
+    waiting: Waiting, entries: Sequence[Entry], version: int
+) -> list[tuple[Waiting, bytes]]:
     """What is staged as payloads of the log, each with its changes: one, unless it is too large."""
-    payload = encode_entries(entries)
+    payload = encode_entries(entries, version)
     if len(payload) <= ENTRY_BYTES or len(waiting) == 1:
         return [(waiting, payload)]
     parts: list[tuple[Waiting, list[Entry]]] = [([], [])]
     taken_bytes = 0
     for each in waiting:
         logged = each[0].to_log if isinstance(each[0], DecidedChange) else (each[0],)
-        size_bytes = len(encode_entries(logged)) if logged else 0
+        size_bytes = len(encode_entries(logged, version)) if logged else 0
         if taken_bytes and taken_bytes + size_bytes > ENTRY_BYTES:
             parts.append(([], []))
             taken_bytes = 0
         parts[-1][0].append(each)
         parts[-1][1].extend(logged)
         taken_bytes += size_bytes
-    return [(part, encode_entries(logged)) for part, logged in parts]
+    return [(part, encode_entries(logged, version)) for part, logged in parts]
 
 
 def _topics_of(staged: Iterable[Waiting]) -> set[str]:

@@ -17,10 +17,12 @@ from penstock.protocol.errors import (
     ReservedName,
     TopicFull,
     TopicNotFound,
+    UpgradePending,
 )
 from penstock.topics.core.codec import decode_entries
 from penstock.topics.core.entries import Appended, Removed
 from penstock.topics.core.leases import ClaimRequest, Settle
+from penstock.topics.core.versions import WrittenVersion
 from penstock.topics.engine import letters as module
 from penstock.topics.engine.engine import Engine
 from penstock.topics.engine.letters import Choice, LetterCommands
@@ -123,6 +125,32 @@ async def test_letters_are_chosen_by_reason_by_seq_and_by_queue(name: str) -> No
         assert (await engine.letters.redrive(name, Choice(reason="never given"))).seqs == ()
         assert (await engine.letters.redrive(name, Choice())).seqs == (4,)
         assert [data for data, _ in live(engine, dead_of(name))] == [1, 77]
+
+
+@BOTH
+@on_a_loop
+async def test_what_an_older_member_cannot_read_is_refused_and_changes_nothing(name: str) -> None:
+    async with engine_on(partitions=PARTITIONS) as engine:
+        await made(engine, name, leases_durable=True)
+        await die(engine, name, 2)
+        await write(engine, name, 9)
+        (job,) = (await engine.queues.claim(name, ClaimRequest("n"))).jobs
+        held = Settle("n", (job.lease.seq,))
+        before = live(engine, name), live(engine, dead_of(name))
+        engine.registry.written = WrittenVersion(2, ("b", "c"))
+        commands = (
+            lambda: engine.letters.redrive(name, Choice()),
+            lambda: engine.letters.discard(name, Choice()),
+            lambda: engine.queues.nack(name, held, 0, reason="why"),
+        )
+        for command in commands:
+            with pytest.raises(UpgradePending, match="upgrade b, c, then try again") as error:
+                await command()
+            assert error.value.detail == {"needed": 3, "written": 2, "members": ["b", "c"]}
+        assert (live(engine, name), live(engine, dead_of(name))) == before
+        assert (await engine.queues.nack(name, held, 0)).seqs == held.seqs
+        engine.registry.written = WrittenVersion(3)
+        assert len((await engine.letters.redrive(name, Choice())).seqs) == 2
 
 
 @BOTH

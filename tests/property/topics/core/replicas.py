@@ -8,7 +8,7 @@ its own. After every commit all three have the same state.
 from __future__ import annotations
 
 import random
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from penstock.kernel.errors import PenstockError
 from penstock.protocol.config import Changes
+from penstock.protocol.errors import UpgradePending
 from penstock.protocol.limits import TopicLimits
 from penstock.topics.core.batch import Batch, WriteRequest
 from penstock.topics.core.codec import decode_entries, encode_entries
@@ -31,6 +32,7 @@ from penstock.topics.core.registry import Registry
 from penstock.topics.core.router import RouterConfig
 from penstock.topics.core.topic import AppendResult
 from penstock.topics.core.totals import Overdue
+from penstock.topics.core.versions import NEWEST, WrittenVersion
 from penstock.topics.engine.watch import PageShape, Watchers
 from penstock.topics.persist.snapshot import (
     Restoring,
@@ -55,9 +57,12 @@ MORTAL: Final[dict[str, Any]] = {
 
 
 class History:
-    """One history, decided by its seed."""
+    """One history, decided by its seed.
 
-    def __init__(self, seed: int) -> None:
+    Entries are written in a version that goes up to the newest at some time.
+    """
+
+    def __init__(self, seed: int, version: int = NEWEST) -> None:
         self.random = random.Random(seed)
         self.now_ms = 1_000
         self.replicas = [Partition(Registry(LIMITS)) for _ in range(3)]
@@ -66,6 +71,9 @@ class History:
         self.looked_through = 0  # reads that saw less than the applied state has
         self.tokens = 0
         self.redriven = 0
+        self.version = version
+        self.written: Counter[int] = Counter()
+        self.refused = 0
 
     @property
     def leader(self) -> Partition:
@@ -88,6 +96,8 @@ class History:
                     self.look(replica)
             if self.random.random() < 0.6:
                 self.commit()
+            if self.version < NEWEST and self.random.random() < 0.05:
+                self.version += 1
         self.commit()
 
     # Commands
@@ -264,6 +274,11 @@ class History:
 
     def stage(self, change: DecidedChange) -> None:
         if change.entries:
+            try:
+                WrittenVersion(self.version).check(change.to_log)
+            except UpgradePending:
+                self.refused += 1
+                raise
             self.leader.stage(change)
             self.staged.append(change)
 
@@ -271,7 +286,8 @@ class History:
         """Apply everything staged, entry by entry, everywhere."""
         while self.staged:
             change = self.staged.popleft()
-            payload = encode_entries(change.to_log)
+            payload = encode_entries(change.to_log, self.version)
+            self.written[payload[0]] += 1
             self.leader.apply_all(change.entries)
             for replica in self.replicas[1:]:
                 replica.apply_all(decode_entries(payload))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ from msgspec.structs import replace
 from penstock.topics.core.partition import Partition
 from penstock.topics.core.queue import Queue
 from penstock.topics.core.topic import Topic
+from penstock.topics.core.versions import NEWEST, OLDEST_WRITTEN
 from tests.property.topics.core.replicas import History
 
 
@@ -29,6 +31,22 @@ def test_replicas_are_equal_after_every_entry_whatever_is_read_on_each(first: in
     assert compared > 20 * 10, "too little was committed to tell anything"
     assert looked_through > 10, "time was to have passed that no entry told of"
     assert redriven > 0, "no job died and was made a job again"
+
+
+def test_replicas_are_equal_whichever_version_entries_are_written_in() -> None:
+    """One that was restored in between was told everything by entries of both versions, too."""
+    written: Counter[int] = Counter()
+    refused = 0
+    for seed in range(40):
+        history = History(seed, OLDEST_WRITTEN)
+        try:
+            history.run()
+        except Exception as error:
+            raise AssertionError(f"History({seed}, {OLDEST_WRITTEN}).run()") from error
+        written += history.written
+        refused += history.refused
+    assert min(written[version] for version in range(OLDEST_WRITTEN, NEWEST + 1)) > 100
+    assert refused > 0, "no command needed the newer version"
 
 
 def test_a_reason_that_is_not_in_the_entries_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

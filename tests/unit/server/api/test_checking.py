@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from penstock.kernel.units import GIB, MIB
-from penstock.protocol.cluster_answers import NodeCheck, NodeFacts
+from penstock.protocol.cluster_answers import ClusterEntries, NodeCheck, NodeFacts
 from penstock.server.api.checking import problems
+
+SAME = ClusterEntries(active=3, newest=3)
 
 
 def node(name: str = "a", ahead_ms: int = 0, **facts: object) -> NodeCheck:
@@ -15,7 +17,7 @@ def node(name: str = "a", ahead_ms: int = 0, **facts: object) -> NodeCheck:
 
 
 def test_nodes_that_fit_together_have_no_problems() -> None:
-    assert list(problems([node("a"), node("b", 4_999), node("c", -5_000)])) == []
+    assert list(problems([node("a"), node("b", 4_999), node("c", -5_000)], SAME)) == []
 
 
 @pytest.mark.parametrize(
@@ -32,9 +34,14 @@ def test_nodes_that_fit_together_have_no_problems() -> None:
     ids=["fast", "slow", "version", "log", "damage", "disk", "away"],
 )
 def test_what_is_wrong_with_a_node_is_one_sentence(wrong: NodeCheck, words: str) -> None:
-    (said,) = problems([node("a"), wrong])
+    (said,) = problems([node("a"), wrong], SAME)
     assert words in said
 
 
 def test_a_small_disk_may_have_less_than_a_gibibyte() -> None:
-    assert list(problems([node(disk_bytes=4 * GIB, disk_free_bytes=GIB // 2)])) == []
+    assert list(problems([node(disk_bytes=4 * GIB, disk_free_bytes=GIB // 2)], SAME)) == []
+
+
+def test_a_member_that_holds_a_newer_version_of_entries_back_is_told() -> None:
+    (said,) = problems([node("a")], ClusterEntries(active=3, newest=4, held_by=("b", "c")))
+    assert said == "entries are written in version 3, not 4, until b and c can read it: upgrade"

@@ -13,6 +13,7 @@ from penstock.protocol.queues import (
     LETTERS_SHOWN_MAX,
     REASON_BYTES_MAX,
 )
+from penstock.topics.core.versions import WrittenVersion
 from tests.unit.server.fakes import Client, FakeExchange, run, serving
 from tests.waiting import until
 
@@ -225,10 +226,13 @@ def test_letters_are_told_with_their_reasons_most_first():
     run(test)
 
 
-def test_a_worker_whose_stream_ended_is_a_reason():
+@pytest.mark.parametrize(("version", "reason"), [(3, "the worker's stream ended"), (2, None)])
+def test_a_worker_whose_stream_ended_is_a_reason_if_entries_can_say_it(version, reason):
     async def test() -> None:
         async with serving() as client:
-            await make(client, jobs=1, dead_letter="dead", max_deliveries=1)
+            limits = {"dead_letter": "dead", "max_deliveries": 1, "leases_durable": True}
+            await make(client, jobs=1, **limits)
+            client.engine.registry.written = WrittenVersion(version)
             stream = client.start("GET", "/v0/topics/q/work?node=n").live
             await until(lambda: len(stream.events()) == 1)
             stream.on_gone()
@@ -236,7 +240,7 @@ def test_a_worker_whose_stream_ended_is_a_reason():
             await until(lambda: client.application.context.caps.streams == 0)
             await until(lambda: not queue.in_flight)
             assert await claim(client, "n") == []
-            assert (await look(client))["letters"][0]["reason"] == "the worker's stream ended"
+            assert (await look(client))["letters"][0]["reason"] == reason
 
     run(test)
 

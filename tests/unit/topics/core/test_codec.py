@@ -10,6 +10,7 @@ from msgspec import Raw, Struct
 
 from penstock.kernel.errors import Corrupt
 from penstock.protocol.config import TopicConfig
+from penstock.protocol.errors import UpgradePending
 from penstock.raft.members import Members
 from penstock.topics.core.batch import Batch, parse_write
 from penstock.topics.core.codec import decode_entries, encode_entries
@@ -37,6 +38,7 @@ from penstock.topics.core.partition import Entry
 from penstock.topics.core.predicate import Predicate
 from penstock.topics.core.record import Routed
 from penstock.topics.core.router import RouterConfig, RouterRemoved, RouterStored
+from penstock.topics.core.versions import WrittenVersion
 
 MOST = 2**64 - 1
 DEEP = b"[" * 100_000 + b"]" * 100_000
@@ -99,6 +101,23 @@ def test_what_was_given_back_before_it_could_be_unseen_was_seen() -> None:
 def test_a_nack_of_version_2_had_no_reason() -> None:
     version_2 = msgspec.msgpack.encode([["n", "t", 5, [1], 9, True]])
     assert decode_entries(b"\x02" + version_2) == [JobsNacked("t", 5, (1,), 9, True, "")]
+
+
+def test_a_nack_without_a_reason_is_written_as_version_2_had_it() -> None:
+    version_2 = msgspec.msgpack.encode([["n", "t", 5, [1], 9, True]])
+    assert encode_entries([JobsNacked("t", 5, (1,), 9, True)], 2) == b"\x02" + version_2
+
+
+@pytest.mark.parametrize("entry", [Removed("t", 5, (1,)), JobsNacked("t", 5, (1,), 9, reason="x")])
+def test_what_a_version_cannot_say_is_never_written_in_it(entry: Entry) -> None:
+    with pytest.raises(ValueError, match="version 2 of entries cannot say"):
+        encode_entries([Dropped("t"), entry], 2)
+    with pytest.raises(UpgradePending, match="upgrade b") as error:
+        WrittenVersion(2, ("b",)).check([Dropped("t"), entry])
+    assert error.value.detail["needed"] == 3
+    WrittenVersion(3).check([entry])
+    WrittenVersion(2).check([Dropped("t")])
+    assert "penstock cluster status" in UpgradePending(3, 2).message
 
 
 def test_the_entries_of_one_commit_come_back_in_order() -> None:

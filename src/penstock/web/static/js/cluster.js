@@ -45,10 +45,14 @@ const Node = ({ node }) => html`<tr><td class="mono nowrap">${node.name}</td><td
 /** @param {{group: any}} props */
 const Group = ({ group }) => html`<tr><td class="num">${group.partition}</td><td class="mono nowrap">${group.leader || UNKNOWN}</td><td class="num hidep">${count(group.term)}</td><td class="num">${count(group.committed)}</td><td class="num">${count(group.applied)}</td><td class="soft"><span class="two">${group.stopped ? `stopped: ${group.stopped}` : group.followers.length ? group.followers.map((/** @type {any} */ one) => `${one.name} ${one.lag ? `${some(one.lag, "entry", "entries")} behind (at ${count(one.match)}): ${one.waits}` : "has all"}`).join(" · ") : group.leader ? "its leader knows how far the others are" : "no node leads"}</span></td></tr>`;
 
+/** Which version of log entries is written, and who holds a newer one back.
+ * @param {any} entries */
+const written = (entries) => (!entries ? "" : `; entries are written in version ${entries.active}${entries.held_by.length ? ` until ${entries.held_by.join(" and ")} can read version ${entries.newest}: upgrade` : ""}`);
+
 /** @param {{nodes: any}} props */
 function Nodes({ nodes }) {
   if (!nodes.partitions) return html`<${Card} title="Nodes" flush><${Missing} of=${nodes} what="The cluster" /><//>`;
-  return html`<${Card} title="Nodes" sub=${nodes.underway || `cluster ${nodes.cluster}, as ${nodes.member} sees it`} flush><div class="scroll" tabindex="0" role="group" aria-label="Nodes"><table><thead><tr><th>node</th><th>state</th><th>link</th><th class="hidep">peers reach it at</th><th class="hidep">clients reach it at</th></tr></thead><tbody>${nodes.members.map((/** @type {any} */ node) => html`<${Node} key=${node.id} node=${node} />`)}</tbody></table></div><//>
+  return html`<${Card} title="Nodes" sub=${nodes.underway || `cluster ${nodes.cluster}, as ${nodes.member} sees it${written(nodes.entries)}`} flush><div class="scroll" tabindex="0" role="group" aria-label="Nodes"><table><thead><tr><th>node</th><th>state</th><th>link</th><th class="hidep">peers reach it at</th><th class="hidep">clients reach it at</th></tr></thead><tbody>${nodes.members.map((/** @type {any} */ node) => html`<${Node} key=${node.id} node=${node} />`)}</tbody></table></div><//>
     <${Card} title="Partitions" sub="each has a leader of its own" flush><div class="scroll" tabindex="0" role="group" aria-label="Partitions"><table><thead><tr><th class="num">partition</th><th>leader</th><th class="num hidep">term</th><th class="num">committed</th><th class="num">applied here</th><th>followers, where this node leads</th></tr></thead><tbody>${nodes.partitions.map((/** @type {any} */ group) => html`<${Group} key=${group.partition} group=${group} />`)}</tbody></table></div><//>`;
 }
 
