@@ -145,9 +145,9 @@ def oldest_tables(graph: Mapping[str, Any]) -> dict[str, Any]:
 async def _counts(context: Context, grant: Grant | None) -> dict[str, int | None]:
     """How many there are of what the navigation lists; None where the caller may not know."""
     found: dict[str, int | None] = {}
-    for path, counted in _COUNTED.items():
+    for (path, query), counted in _COUNTED.items():
         try:
-            answer = await ask(context, grant, path)
+            answer = await ask(context, grant, path, query)
         except CallError:
             found |= dict.fromkeys(counted)
         else:
@@ -163,17 +163,17 @@ def _tables_in(*states: str) -> Callable[[dict[str, Any]], int]:
     return count
 
 
-_COUNTED: Final[dict[str, dict[str, Callable[[dict[str, Any]], int]]]] = {
-    "/v0/metrics": {
+_COUNTED: Final[dict[tuple[str, str], dict[str, Callable[[dict[str, Any]], int]]]] = {
+    ("/v0/metrics", "names=topics,queue_topics"): {
         "topics": lambda answer: answer["topics"],
         "queues": lambda answer: answer["queue_topics"],
     },
-    "/v0/graph": {
+    ("/v0/graph", ""): {
         "tables": _tables_in(),
         "late": _tables_in("late"),
         "failing": _tables_in("error"),
     },
-    "/v0/spaces": {"spaces": lambda answer: answer["count"]},
+    ("/v0/spaces", ""): {"spaces": lambda answer: answer["count"]},
 }
 
 
