@@ -66,9 +66,10 @@ PLACES: Final = {series.name: place for place, series in enumerate(SERIES)}
 """Which column of the sampler a series is."""
 
 
-TOPIC_SERIES: Final = ("in", "out")
-"""The series of a topic: records a second written to it, and given to its readers."""
-QUEUE_SERIES: Final = (*TOPIC_SERIES, "ready", "leased")
+TOPIC_SERIES: Final = ("in", "out", "push_p99_ms")
+"""The series of a topic: records a second written to it, and given to its readers; and for its
+pushes, the time from when the first record of each was written until a watcher was sent it."""
+QUEUE_SERIES: Final = ("in", "out", "ready", "leased")
 """The series of a queue: also its jobs by state."""
 TOPICS_FOLLOWED: Final = 32
 """How many topics have a history: those that are looked at, and the busy ones."""

@@ -21,7 +21,7 @@ log_ready 1
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 S = TypeVar("S")
@@ -171,10 +171,12 @@ class Metrics(Generic[S]):
         for metric in self.metrics:
             yield from metric.lines(source)
 
-    def values(self, source: S) -> dict[str, Any]:
-        """Those that are in JSON, as plain values."""
+    def values(self, source: S, names: Collection[str] = ()) -> dict[str, Any]:
+        """Those that are in JSON, or some of them by their keys, as plain values."""
         found: dict[str, Any] = {}
         for metric in self.metrics:
+            if names and metric.key not in names:
+                continue
             *levels, last = metric.key.split(".")
             for key, value in metric.values(source):
                 place = found

@@ -92,11 +92,10 @@ _NAV: Final = Section("nav", "/v0/metrics", kind=NAV, every_s=5)
 _HEAD: Final = (_VERDICT, _NAV)
 """What every page has."""
 _SCHEDULER: Final = Section("scheduler", "/v0/scheduler")
-_COUNTS: Final = Section(
-    "counts",
-    "/v0/metrics",
-    keeps=("topics", "routers", "records_live", "bytes_live", "queue_topics", "sse_connections"),
-)
+_COUNTED: Final = (
+    "topics", "routers", "records_live", "bytes_live", "queue_topics", "sse_connections",
+)  # fmt: skip
+_COUNTS: Final = Section("counts", "/v0/metrics", f"names={','.join(_COUNTED)}", keeps=_COUNTED)
 _WAREHOUSE: Final = Section("warehouse", "/v0/warehouse")
 _TOPIC: Final = Section("topic", "/v0/topics/{name}", "touch=false")
 _TOPIC_HISTORY: Final = Section(

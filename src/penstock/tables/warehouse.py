@@ -414,7 +414,7 @@ class Warehouse:
 
     def details(self) -> dict[str, str]:
         """Why tables are suspended or in error."""
-        return self._store.definitions().details
+        return dict(self._store.definitions().details)
 
     def why(self, name: str) -> Why:
         """Why a table waits."""

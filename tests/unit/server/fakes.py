@@ -237,13 +237,16 @@ async def serving(
     opened: bool = True,
     sessions_max: int = 0,
     clock: Clock | None = None,
+    engine_clock: Clock | None = None,
     site: Site | None = None,
     tick_s: float = 0.02,
     **caps: int,
 ):
     """An application on an engine in memory; with a dashboard, its frames come every `tick_s`."""
-    engine = Engine(open_store("memory", "unused"), EngineOptions())
-    clock = clock or SystemClock()
+    engine = Engine(
+        open_store("memory", "unused"), EngineOptions(), clock=engine_clock or SystemClock()
+    )
+    clock = clock or engine_clock or SystemClock()
     sessions = WatcherSessions(
         iter(f"wid_{n:022}" for n in range(1_000)).__next__, sessions_max=sessions_max
     )

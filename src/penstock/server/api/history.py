@@ -54,8 +54,10 @@ async def show_history(call: Call) -> Answer:
 async def show_topic_history(call: Call) -> Answer:
     """How busy a topic was: records a second `in` and `out`; of a queue also `ready`, `leased`.
 
-    The server follows 32 topics, those that are looked at and the busiest, as columns over time.
-    A topic that was not followed begins to be with the first request.
+    `push_p99_ms` is how late its watchers had what was written, in whole milliseconds: null where
+    nothing was pushed, and while the topic was not looked at. The server follows 32 topics, those
+    that are looked at and the busiest, as columns over time. A topic that was not followed begins
+    to be with the first request.
     """
     query = call.query
     step = parse_choice("step", query.text("step") or STEPS[0], STEPS)

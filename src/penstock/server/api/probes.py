@@ -73,6 +73,11 @@ def ready(call: Call) -> Answer:
     query=(
         Param("topics", FLAG, "Also the numbers of single topics, of 1000 at most."),
         Param("prefix", TEXT, "Of those whose names begin like this only."),
+        Param(
+            "names",
+            TEXT,
+            "Of the JSON only these numbers, joined by commas: `topics,wal.queue_depth`.",
+        ),
     ),
     is_data=False,
     also=("text/plain",),
@@ -86,7 +91,8 @@ async def metrics(call: Call) -> Answer:
     await in_slices(engine.registry.totals.overdue(now_ms, overdue), clock)
     scrape = Scrape(context, overdue)
     if "application/json" in call.request.headers.get("accept", ""):
-        return call.answer(**METRICS.values(scrape))
+        names = frozenset(filter(None, (call.query.text("names") or "").split(",")))
+        return call.answer(**METRICS.values(scrape, names))
     if call.query.flag("topics", False):
         prefix = call.query.text("prefix") or ""
         first = FirstNames(TOPICS_SHOWN_MAX)

@@ -146,7 +146,7 @@ async def show_table(call: Call) -> Answer:
     def work(warehouse: Warehouse) -> tuple[dict[str, Any], list[TopicSource]]:
         return _shown(warehouse, name), warehouse.topics()
 
-    shown, topics = await tables.do(work)
+    shown, topics = await tables.look(work)
     heads = _heads(call.context.engine, [each for each in topics if each.url == tables.place.url])
     return _told(call, {**shown, "behind": _behind(shown, heads)})
 
@@ -246,7 +246,7 @@ async def resume_table(call: Call) -> Answer:
 async def why_table(call: Call) -> Answer:
     """Why a table waits."""
     name = call.name
-    found = await desk(call).do(lambda warehouse: warehouse.why(name))
+    found = await desk(call).look(lambda warehouse: warehouse.why(name))
     return call.answer(**found._asdict())
 
 
@@ -278,7 +278,7 @@ async def table_history(call: Call) -> Answer:
     def work(warehouse: Warehouse) -> list[dict[str, Any]]:
         return history(warehouse, warehouse.table(name).name, limit)
 
-    return call.answer(refreshes=await desk(call).do(work))
+    return call.answer(refreshes=await desk(call).look(work))
 
 
 @ROUTES.get(

@@ -7,8 +7,10 @@ searched for those. So the cost depends on how many are followed, never on how m
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import nan
 from typing import TYPE_CHECKING, Final
 
+from penstock.flow.latency_window import LatencyWindow
 from penstock.flow.series import SeriesRings
 from penstock.kernel.clock import Clock
 from penstock.protocol.history import (
@@ -54,11 +56,31 @@ class _Followed:
             round((topic.head_seq - self._in_records) / span_s, 2),
             round((topic.out_records - self._out_records) / span_s, 2),
         ]
-        if self._queue is not None:
+        if self._queue is None:
+            row.append(self._push_p99_ms(now_ms))
+        else:
             counts = self._queue.counts(now_ms)
             row += [counts.ready, counts.in_flight]
         self._at_ms, self._in_records, self._out_records = now_ms, topic.head_seq, topic.out_records
         self.rings.add(now_ms, row)
+
+    def look(self, now_ms: int) -> None:
+        """It is looked at: measure its pushes for a while."""
+        self.looked_ms = now_ms
+        if self._queue is None and self.topic.push_ms is None:
+            self.topic.push_ms = LatencyWindow()
+
+    def leave(self) -> None:
+        """Measure its pushes no more."""
+        self.topic.push_ms = None
+
+    def _push_p99_ms(self, now_ms: int) -> float:
+        """Of the pushes since the last sample; NaN if there were none or none was measured."""
+        window: LatencyWindow | None = self.topic.push_ms
+        found = None if window is None else window.take((0.99,))
+        if self.looked_ms < now_ms - LOOKED_MS:
+            self.leave()
+        return nan if found is None else float(found[0])
 
 
 class TopicSeries:
@@ -81,7 +103,7 @@ class TopicSeries:
             if topics.get(name) is followed.topic:
                 followed.sample(now_ms)
             else:
-                del self._followed[name]  # it was removed, or made again
+                self._followed.pop(name).leave()  # it was removed, or made again
         self._shelf += 1
         since_ms = now_ms - BUSY_MS
         for topic in self._engine.registry.totals.topics.part(self._shelf):
@@ -99,7 +121,7 @@ class TopicSeries:
             found = self._follow(topic, now_ms, LOOKED_MS, _looked_ms)
         if found is None:
             return History(step, [], {})
-        found.looked_ms = now_ms
+        found.look(now_ms)
         return history_of(found.rings, found.names, range(len(found.names)), step, since_ms)
 
     def _follow(
@@ -113,7 +135,7 @@ class TopicSeries:
             idlest = min(self._followed.values(), key=when)
             if when(idlest) > now_ms - kept_ms:
                 return None
-            del self._followed[idlest.topic.name]
+            self._followed.pop(idlest.topic.name).leave()
         queue = self._engine.writer(topic.name).partition.queues.get(topic.name)
         found = self._followed[topic.name] = _Followed(topic, queue, now_ms)
         return found

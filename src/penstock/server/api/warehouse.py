@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from penstock.kernel.errors import Busy, Conflict, Gone, Unavailable
@@ -67,6 +68,7 @@ class TablesDesk:
         self._opening = threading.Lock()
         self._warehouse: Warehouse | None = None
         self._waiting = 0
+        self._looks: list[tuple[Callable[[Warehouse], Any], asyncio.Future[Any]]] = []
         self.news: Any = None
         """What tells watchers of tables of new snapshots, once there is one."""
 
@@ -77,6 +79,37 @@ class TablesDesk:
 
     async def do(self, work: Callable[[Warehouse], T]) -> T:
         """Run a call on the warehouse; `Busy` if too many others are waiting."""
+        with self._counted():
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._pool, self._do, work)
+
+    async def look(self, work: Callable[[Warehouse], T]) -> T:
+        """Read a little of the catalog; `Busy` if too many others are waiting.
+
+        What is asked for in the same turn of the loop is read by one thread and told in one turn:
+        for short reads, the way to a thread and back costs the loop more than the answer.
+        """
+        with self._counted():
+            loop = asyncio.get_running_loop()
+            future: asyncio.Future[T] = loop.create_future()
+            if not self._looks:
+                loop.call_soon(self._look)
+            self._looks.append((work, future))
+            try:
+                return await future
+            finally:
+                future.cancel()
+
+    def _look(self) -> None:
+        looks, self._looks = self._looks, []
+        works = [work for work, future in looks if not future.done()]
+        futures = [future for _, future in looks if not future.done()]
+        loop = asyncio.get_running_loop()
+        asking = loop.run_in_executor(self._pool, self._do, partial(_all_of, works))
+        asking.add_done_callback(partial(_hand_out, futures))
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
         if self._waiting >= WAITING_MAX:
             raise Busy(
                 f"{WAITING_MAX} requests for tables are waiting already",
@@ -84,8 +117,7 @@ class TablesDesk:
             )
         self._waiting += 1
         try:
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._pool, self._do, work)
+            yield
         finally:
             self._waiting -= 1
 
@@ -99,13 +131,10 @@ class TablesDesk:
     def _do(self, work: Callable[[Warehouse], T]) -> T:
         try:
             return work(self._open())
-        except Gone as error:
-            raise SnapshotExpired(error.message) from error
-        except (Conflict, Unavailable) as error:
-            if isinstance(error, CallError):
+        except (Gone, Conflict, Unavailable) as error:
+            if (told := _told(error)) is error:
                 raise
-            kind = ChangedMeanwhile if isinstance(error, Conflict) else WarehouseAway
-            raise kind(error.message) from error
+            raise told from error
 
     def _open(self) -> Warehouse:
         with self._opening:
@@ -117,6 +146,51 @@ class TablesDesk:
                         f"the warehouse of tables cannot be opened: {error}"
                     ) from error
             return self._warehouse
+
+
+def _all_of(
+    works: list[Callable[[Warehouse], Any]], warehouse: Warehouse
+) -> list[tuple[Any, Exception | None]]:
+    """The results of some works, or why they failed."""
+    found: list[tuple[Any, Exception | None]] = []
+    for work in works:
+        try:
+            found.append((work(warehouse), None))
+        except Exception as error:
+            found.append((None, _told(error)))
+    return found
+
+
+def _hand_out(
+    futures: list[asyncio.Future[Any]], asked: asyncio.Future[list[tuple[Any, Exception | None]]]
+) -> None:
+    """Tell those that wait for some works."""
+    if asked.cancelled():
+        for future in futures:
+            future.cancel()
+        return
+    failed = asked.exception()
+    found = asked.result() if failed is None else [(None, failed)] * len(futures)
+    for future, (result, error) in zip(futures, found, strict=True):
+        if future.done():
+            continue  # what asked for it is gone
+        if error is None:
+            future.set_result(result)
+        else:
+            future.set_exception(error)
+
+
+def _told(error: Exception) -> Exception:
+    """An error of the warehouse as callers are told of it."""
+    if isinstance(error, Gone):
+        return SnapshotExpired(error.message)
+    if isinstance(error, CallError):
+        return error
+    if isinstance(error, Conflict):
+        return ChangedMeanwhile(error.message)
+    if isinstance(error, Unavailable):
+        return WarehouseAway(error.message)
+    return error
 
 
 News = Callable[[float], Awaitable[None]]
@@ -134,7 +208,7 @@ LIMIT_MAX: Final = 1_000
 )
 async def show_warehouse(call: Call) -> Answer:
     """Whether tables are kept fresh: health, workers, permits, what runs, closed gates."""
-    return call.answer(**await desk(call).do(_warehouse))
+    return call.answer(**await desk(call).look(_warehouse))
 
 
 @ROUTES.get(
@@ -159,7 +233,7 @@ async def warehouse_jobs(call: Call) -> Answer:
         found = warehouse.jobs(live_only=live, limit=limit, since_ms=since_ms)
         return [job_facts(job) for job in found]
 
-    return call.answer(jobs=await desk(call).do(work))
+    return call.answer(jobs=await desk(call).look(work))
 
 
 @ROUTES.get(

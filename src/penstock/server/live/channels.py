@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from penstock.kernel.units import KIB
-from penstock.protocol.pages import EVENTS, HISTORY, PEEK, Page, Source, sources
+from penstock.protocol.pages import EVENTS, HISTORY, NAV, PEEK, Page, Source, sources
 from penstock.server.api.answers import encode
 from penstock.server.api.auth import Grant
 from penstock.server.live.frames import PUSH, SET, Change, changes, joined, last_time, later_points
@@ -48,6 +48,16 @@ class Address(NamedTuple):
         return sources(self.page, dict(self.names), dict(self.query))
 
 
+class Question(NamedTuple):
+    """What is asked for one section, or for several that show the same answer."""
+
+    path: str
+    query: str
+    rights: Rights
+    alone: str
+    """The section's name, if its answer is no other's: one since a time of its own, or of many."""
+
+
 class Compared(NamedTuple):
     """A new value of a section, and how it differs from the one before."""
 
@@ -62,6 +72,11 @@ class SharedSection:
 
     def __init__(self, source: Source, grant: Grant | None) -> None:
         self.source, self.grant = source, grant
+        section = source.section
+        alone = section.name if section.since or section.kind == NAV else ""
+        self.question = Question(source.path, source.query, rights_of(grant), alone)
+        self.waits = False
+        """Whether its answer was seen to wait for something."""
         self.users = 0
         self.is_known = False
         self.value: Any = None

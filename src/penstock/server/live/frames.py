@@ -25,6 +25,7 @@ _SPARSE_BELOW: Final = 0.5
 """Below this share of changed rows, a column is told by row."""
 _PUT_ABOVE: Final = 0.5
 """Above this share of new items, or of changed cells, a list is told as a whole."""
+_NAME_TYPES: Final = {str, int, bool}
 _MISSING: Final = object()
 
 
@@ -112,17 +113,29 @@ def _places(old: list[Json], new: list[Json]) -> list[int | None]:
 
 def _names(old: list[Json], new: list[Json]) -> tuple[list[Any], list[Any]] | None:
     """What rows are known by: a member, or the first two, that differ within each list."""
-    if not all(isinstance(row, dict) for row in (*old, *new)):
+    if {*map(type, old), *map(type, new)} != {dict}:
         return None
     members = list(new[0])
-    for known_by in (*((member,) for member in members), members[:2]):
-        were, are = ([tuple(map(row.get, known_by)) for row in rows] for rows in (old, new))
-        if not all(isinstance(each, str | int) for name in (*were, *are) for each in name):
+    for member in members:
+        if type(new[0][member]) not in _NAME_TYPES:
             continue
-        before, now = set(were), set(are)
-        if len(before) == len(were) and len(now) == len(are) and not before.isdisjoint(now):
-            return were, are
-    return None
+        are = [row.get(member) for row in new]
+        if {*map(type, are)} <= _NAME_TYPES and len(now := set(are)) == len(are):
+            were = [row.get(member) for row in old]
+            if {*map(type, were)} <= _NAME_TYPES and _are_names(set(were), were, now):
+                return were, are
+    if len(members) < 2:
+        return None
+    one, other = members[:2]
+    were, are = ([(row.get(one), row.get(other)) for row in rows] for rows in (old, new))
+    if not {type(each) for name in (*were, *are) for each in name} <= _NAME_TYPES:
+        return None
+    now = set(are)
+    return (were, are) if len(now) == len(are) and _are_names(set(were), were, now) else None
+
+
+def _are_names(before: set[Any], were: list[Any], now: set[Any]) -> bool:
+    return len(before) == len(were) and not before.isdisjoint(now)
 
 
 def _pieces(new: list[Json], places: list[int | None]) -> list[Json]:
@@ -144,17 +157,16 @@ def _pieces(new: list[Json], places: list[int | None]) -> list[Json]:
 
 def _columns(old: list[Json], new: list[Json]) -> dict[str, Any]:
     """The columns in which rows differ."""
-    names = dict.fromkeys(name for row in new for name in row)
-    found = {name: _column(name, old, new) for name in names}
-    return {name: column for name, column in found.items() if column}
+    changed: dict[str, list[int]] = {}
+    for n, (was, row) in enumerate(zip(old, new, strict=True)):
+        if was != row:
+            for name, value in row.items():
+                if was[name] != value:
+                    changed.setdefault(name, []).append(n)
+    return {name: _column(name, rows, new) for name, rows in changed.items()}
 
 
-def _column(name: str, old: list[Json], new: list[Json]) -> list[Json] | dict[str, Json]:
-    changed = [
-        n
-        for n, (was, row) in enumerate(zip(old, new, strict=True))
-        if name in row and was[name] != row[name]
-    ]
+def _column(name: str, changed: list[int], new: list[Json]) -> list[Json] | dict[str, Json]:
     if len(changed) < len(new) * _SPARSE_BELOW or any(name not in row for row in new):
         return {str(n): new[n][name] for n in changed}
     return [row[name] for row in new]

@@ -16,11 +16,20 @@ from penstock.kernel.errors import PenstockError
 from penstock.protocol.pages import EVENTS, HISTORY, PEEK, RESUME_MS
 from penstock.server.api.answers import encode
 from penstock.server.api.auth import Grant
-from penstock.server.live.ask import ask, error_of, section
+from penstock.server.live.ask import (
+    WouldWait,
+    answer_to,
+    ask,
+    at_once,
+    error_of,
+    section,
+    trimmed,
+)
 from penstock.server.live.channels import (
     Address,
     Channel,
     Compared,
+    Question,
     Rights,
     SharedSection,
     rights_of,
@@ -31,21 +40,28 @@ from penstock.server.live.twins import Twins, newest
 TICK_S: Final = 1.0
 PATIENCE_S: Final = 0.4
 """How long a frame waits for a section."""
-SPREAD: Final = 0.005
-SPREAD_MAX: Final = 0.2
-"""The share of a tick from one section to the next, and at most for all. Asked for at once, those
-of ten pages held the loop for ten milliseconds in each second, and what was to be pushed waited."""
+SLICE_NS: Final = 500_000
+"""How long the loop is held at a time; what is to be pushed waits meanwhile."""
+TASK_NS: Final = 50_000
+"""What the beginning of a task counts of a slice."""
+PAUSE: Final = 0.004
+PAUSES_MAX: Final = 50
+"""The share of a tick from one slice to the next, and how many there are at most: asked for without
+pauses, the sections of ten pages held up all that was to be pushed meanwhile."""
 BEGIN_S: Final = 1.0
 """How long the first event of a stream waits for a section: a returning client wants to see it."""
 LATER: Final = {"error": {"code": "later", "message": "It is being looked up."}}
 """What stands for a section that takes longer; a frame brings it."""
 PEEK_S: Final = 0.25
-TURN: Final = 64
+TURN: Final = 10
 """Viewers that are told before others get the loop."""
 OVERLAP_MS: Final = 2_000
 """Points are told again this far back after a gap; viewers drop those that they have."""
 EVENTS_PATH: Final = "/v0/events"
 _LOGGER: Final = logging.getLogger("penstock.server")
+
+
+Told = dict[SharedSection, Compared]
 
 
 class Place(NamedTuple):
@@ -86,7 +102,9 @@ class Hub:
         that it has."""
         self.channels: dict[tuple[Address, Rights], Channel] = {}
         self._sections: dict[tuple[Any, Rights], SharedSection] = {}
-        self._asked: dict[SharedSection, asyncio.Task[Compared]] = {}
+        self._asked: dict[Question, asyncio.Task[Told]] = {}
+        self._at_once: Told = {}
+        """What was told of this tick's sections as they were asked for."""
         self._ticks = 0
         self._moves = 0
         """How often the values of sections have moved on."""
@@ -190,11 +208,16 @@ class Hub:
             shown.users -= 1
             if not shown.users:
                 del self._sections[shown.source, rights]
-                task = self._asked.pop(shown, None)
-                if task is not None:
-                    task.cancel()
+                self._drop(shown.question)
         if not self.channels:
             self.close()
+
+    def _drop(self, question: Question) -> None:
+        """Ask no more, if no section that is left shows the answer."""
+        if question in self._asked and all(
+            shown.question != question for shown in self._sections.values()
+        ):
+            self._asked.pop(question).cancel()
 
     def close(self) -> None:
         """Stop asking."""
@@ -216,9 +239,9 @@ class Hub:
         for shown, task in asked.items():
             if task.done():
                 shown.begin(task.result())
-            elif shown.users and not shown.is_known:
+            elif shown.users and not shown.is_known and shown.question not in self._asked:
                 shown.begin(LATER)
-                self._asked[shown] = asyncio.ensure_future(_late(shown, task))
+                self._asked[shown.question] = asyncio.ensure_future(_late(shown, task))
             else:
                 task.cancel()
         if not self.at_ms or len(self.channels) == 1:
@@ -276,6 +299,7 @@ class Hub:
             (channel, self._frame(channel), list(channel.viewers))
             for channel in self.channels.values()
         ]
+        await asyncio.sleep(0)
         await self._tell_all(b"frame", frames, self._moves)
 
     def _frame(self, channel: Channel) -> bytes:
@@ -288,35 +312,57 @@ class Hub:
                 shown.lose()
             return channel.nothing(self.at_ms)
 
-    async def _told(self) -> dict[SharedSection, Compared]:
+    async def _told(self) -> Told:
         """The sections that are due and were told in time; others are waited for by later ticks."""
         await self._ask_due()
         if self._asked:
             await asyncio.wait(self._asked.values(), timeout=PATIENCE_S)
-        found = {}
-        for shown, task in [each for each in self._asked.items() if each[1].done()]:
-            del self._asked[shown]
+        found, self._at_once = self._at_once, {}
+        for question, task in [each for each in self._asked.items() if each[1].done()]:
+            del self._asked[question]
             try:
-                found[shown] = task.result()
+                found |= task.result()
             except Exception:
-                _LOGGER.exception("section %s of the dashboard failed", shown.source.path)
+                _LOGGER.exception("section %s of the dashboard failed", question.path)
         return found
 
     async def _ask_due(self) -> None:
-        """Ask for the sections that are due, one after the other."""
-        due = [each for each in self._sections.values() if each.is_due(self._ticks)]
-        pause_s = self._tick_s * min(SPREAD, SPREAD_MAX / max(1, len(due)))
-        for shown in due:
-            if shown in self._asked or not shown.users:
-                continue
-            self._asked[shown] = asyncio.ensure_future(self._ask(shown))
-            await asyncio.sleep(pause_s)
+        """Ask for the sections that are due: a slice of the loop, a pause, and so on."""
+        due: dict[Question, list[SharedSection]] = {}
+        for shown in self._sections.values():
+            if shown.is_due(self._ticks) and shown.question not in self._asked:
+                due.setdefault(shown.question, []).append(shown)
+        now_ns, pauses = self.context.clock.monotonic_ns, 0
+        until_ns = now_ns() + SLICE_NS
+        waiting_first = sorted(due.items(), key=_waits, reverse=True)
+        for question, asking in waiting_first:
+            if pauses < PAUSES_MAX and now_ns() >= until_ns:
+                pauses += 1
+                await asyncio.sleep(self._tick_s * PAUSE)
+                until_ns = now_ns() + SLICE_NS
+            until_ns -= self._begin_asking(question, [each for each in asking if each.users])
 
-    async def _ask(self, shown: SharedSection) -> Compared:
-        """A section as it is now."""
-        since_ms = shown.since_ms - OVERLAP_MS if shown.kind == HISTORY else None
-        value = await section(self.context, shown.grant, shown.source, since_ms=since_ms)
-        return _compared(shown, value)
+    def _begin_asking(self, question: Question, asking: list[SharedSection]) -> int:
+        """Ask for sections with the same answer; how long work takes that only begins with it."""
+        if not asking or question in self._asked:
+            return 0
+        if not asking[0].waits:
+            try:
+                self._at_once |= at_once(self._ask(asking))
+            except WouldWait:
+                for shown in asking:
+                    shown.waits = True
+            else:
+                return 0
+        self._asked[question] = asyncio.ensure_future(self._ask(asking))
+        return TASK_NS
+
+    async def _ask(self, asking: list[SharedSection]) -> Told:
+        """Sections with the same answer as they are now."""
+        first = asking[0]
+        since_ms = first.since_ms - OVERLAP_MS if first.kind == HISTORY else None
+        answer = await answer_to(self.context, first.grant, first.source, since_ms=since_ms)
+        return {shown: _compared(shown, trimmed(shown.source.section, answer)) for shown in asking}
 
     async def _tell_events(self) -> None:
         """Tell what happened since the last time, to each as much as it may know."""
@@ -369,9 +415,13 @@ class Hub:
                 viewer.tell(channel, event, data)
 
 
-async def _late(shown: SharedSection, value: Awaitable[Any]) -> Compared:
+def _waits(due: tuple[Question, list[SharedSection]]) -> bool:
+    return due[1][0].waits
+
+
+async def _late(shown: SharedSection, value: Awaitable[Any]) -> Told:
     """A section that was asked for as a page began, and took long."""
-    return _compared(shown, await value)
+    return {shown: _compared(shown, await value)}
 
 
 def _compared(shown: SharedSection, value: Any) -> Compared:

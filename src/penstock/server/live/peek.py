@@ -23,6 +23,10 @@ RECORD_BYTES_MAX: Final = 4 * KIB
 """A larger record is shown without its data."""
 SCAN_MAX: Final = 500
 """Records that one look filters; others are skipped."""
+FLOOD: Final = 100
+FLOOD_MS: Final = 700
+"""If more records than these came since the last look, the next one is so much later: to read the
+newest, the whole request that they came with is decoded."""
 NEWEST: Final = 20
 """Records that the twin of a topic has."""
 
@@ -66,6 +70,7 @@ class Peek:
         self._engine, self._name, self._tag = engine, name, tag
         self._allowance = Allowance(now_ms)
         self._skipped = 0
+        self._looked_ms = now_ms - FLOOD_MS
         self._scanned_to = self.to_seq = self._head()
         """Up to where viewers have been told."""
 
@@ -74,9 +79,14 @@ class Peek:
         head_seq = self._head()
         if head_seq < self.to_seq:  # the topic was recreated
             self._scanned_to = self.to_seq = 0
-        allowed = self._allowance.records(now_ms)
-        if head_seq == self._scanned_to or not allowed:
+        if head_seq == self._scanned_to:
             return None
+        if head_seq - self._scanned_to > FLOOD and 0 <= now_ms - self._looked_ms < FLOOD_MS:
+            return None
+        allowed = self._allowance.records(now_ms)
+        if not allowed:
+            return None
+        self._looked_ms = now_ms
         seen = self._read(self._scanned_to, head_seq, allowed, now_ms)
         self._scanned_to = head_seq
         self._skipped += seen.skipped
@@ -117,24 +127,31 @@ class Peek:
             found = read(topic, request, now_ms, self._engine.limits, to_seq).found
         except NotLoaded:
             found = Found((), (), ())
-        shown, size_bytes = self._shown(found, most)
+        text, shown, size_bytes = self._shown(found, most)
         # Without a filter, every seq that is not shown was skipped; with one, what did not match
         # was not.
         left_out = to_seq - after_seq if self._tag is None else start - after_seq + len(found.seqs)
-        skipped = left_out - len(shown)
-        return Seen(b",".join(shown), len(shown), size_bytes, skipped, to_seq)
+        return Seen(text, shown, size_bytes, left_out - shown, to_seq)
 
-    def _shown(self, found: Found, most: int) -> tuple[list[bytes], int]:
-        """The newest of some records, within the allowance of bytes, in order."""
+    def _shown(self, found: Found, most: int) -> tuple[bytes, int, int]:
+        """The newest of some records, within the allowance of bytes, in order; number and size."""
+        room = max(self._allowance.bytes, RECORD_BYTES_MAX)
+        first = max(0, len(found.seqs) - most)
+        newest = Found(found.seqs[first:], found.times[first:], found.records[first:])
+        written = sum(map(_written, newest.records))
+        if written <= RECORD_BYTES_MAX and newest.seqs:  # small ones, encoded together
+            text = records_json(newest, include_tags=True)
+            if len(text) <= room:
+                return text, len(newest.seqs), len(text)
         shown: list[bytes] = []
         size_bytes = 0
-        for n in range(len(found.seqs) - 1, max(-1, len(found.seqs) - 1 - most), -1):
-            text = _shown_record(found.seqs[n], found.times[n], found.records[n])
-            if size_bytes + len(text) > max(self._allowance.bytes, RECORD_BYTES_MAX):
+        for seq, ts_ms, record in zip(*map(reversed, newest), strict=True):
+            text = _shown_record(seq, ts_ms, record)
+            if size_bytes + len(text) > room:
                 break
             size_bytes += len(text)
             shown.append(text)
-        return shown[::-1], size_bytes
+        return b",".join(shown[::-1]), len(shown), size_bytes
 
 
 def members(topic: str, now_ms: int, from_seq: int, seen: Seen) -> bytes:
@@ -148,8 +165,15 @@ def members(topic: str, now_ms: int, from_seq: int, seen: Seen) -> bytes:
 def _shown_record(seq: int, ts_ms: int, record: RawRecord) -> bytes:
     """A record as JSON, without data and meta if it is too large to be pushed unasked."""
     one = Found((seq,), (ts_ms,), (record,))
-    size_bytes = size_of(record)
+    # As they were written, records may have blanks; so this is the most that it can be.
+    size_bytes = _written(record)
+    if size_bytes > RECORD_BYTES_MAX:
+        size_bytes = size_of(record)
     if size_bytes <= RECORD_BYTES_MAX:
         return records_json(one, include_tags=True)
     bare = records_json(one, include_tags=True, include_meta=False, include_data=False)
     return b'%b,"cut":%d}' % (bare[:-1], size_bytes)
+
+
+def _written(record: RawRecord) -> int:
+    return len(record.data) + (0 if record.meta is None else len(record.meta))

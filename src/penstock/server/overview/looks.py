@@ -151,7 +151,7 @@ class Looks:
 
     async def _look_at_tables(self) -> TablesLook | None:
         tables = self.context.tables
-        return None if tables is None else await tables.do(look_at_tables)
+        return None if tables is None else await tables.look(look_at_tables)
 
     async def _look_at_queues(self) -> list[WaitingJobs]:
         """In slices: there may be very many."""
@@ -199,7 +199,7 @@ class Looks:
         tables = self.context.tables
         if tables is None:
             return None
-        structure = await tables.do(look_at_graph)
+        structure = await tables.look(look_at_graph)
         look = await self.tables_soon() or TablesLook(self.now_ms())
         flows = flows_of(await self.parts.get())
         return graph_of(structure, look, flows, self._head_seq)

@@ -90,6 +90,7 @@ class Pusher:
 
     def follow(self, follower: Follower) -> None:
         """Push a topic whenever it changes; `begin` pushes the records that exist already."""
+        follower.since_ms = follower.since_ms or self.engine.clock.now_ms()
         self.followers[follower.topic] = follower
         self.engine.watchers.listen(follower.topic, self.push)
 
@@ -234,7 +235,8 @@ class Pusher:
         events = follower.take(page)
         taken = self.send(follower, page, events) if events else 0
         if any(event.kind == "record" for event in events[:taken]):
-            watchers.push(found, len(page.diff.found.records), now_ms)
+            now_ms = self.engine.clock.now_ms()
+            watchers.push(found, page.diff.found, 1, now_ms, follower.since_ms)
         if taken == len(events):
             self.store(follower)
             if page.diff.caught_up:

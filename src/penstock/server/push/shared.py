@@ -238,7 +238,7 @@ class SharedWatch:
         frames = self._frames(page, before) if is_news else b""
         if frames:
             told_to = self._send(batch, frames, before)
-            self._engine.watchers.push(topic, told_to * len(diff.found.records), now_ms)
+            self._engine.watchers.push(topic, diff.found, told_to, self._engine.clock.now_ms())
 
     def _frames(self, page: SharedPage, before: WatchCursor) -> bytes:
         """The events of a page: records, and caught-up for members that have not had it."""

@@ -135,6 +135,8 @@ class Follower:
     first_reason: str | None = None
     fresh: bool = True
     told_caught_up: bool = False
+    since_ms: int = 0
+    """Since when it watches."""
 
     def take(self, page: SharedPage) -> list[PushEvent]:
         """The events of a page, shared by all watchers at this cursor; moves the cursor."""

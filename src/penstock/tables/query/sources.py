@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Final
 
 import sqlglot
@@ -30,8 +31,9 @@ _CODE_FUNCTIONS: Final = frozenset({"java_method", "reflect", "try_reflect"})
 """They can call any static Java method, even `System.exit`."""
 
 
+@lru_cache(maxsize=1_024)
 def read_sources(query: str) -> tuple[str, ...]:
-    """The distinct relations that a query reads, sorted."""
+    """The distinct relations that a query reads, sorted; the last thousand queries are kept."""
     tree = parse_query(query)
     refuse_code(tree)
     return tuple(sorted(set(_relations(tree, frozenset()))))

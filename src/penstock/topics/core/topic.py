@@ -78,6 +78,7 @@ class Topic:
         self.last_write_ms: int | None = None
         self.out_records = 0  # given to readers, watchers and workers since the start
         self.last_out_ms = 0  # when the last of them were
+        self.push_ms: Any = None  # how late pushes were, while `api.topic_series` asks for it
         self.rates: Any = None  # what `engine.topic_views` keeps between two looks
         self.floors = Floors()
         self.answers = KeyedAnswers()

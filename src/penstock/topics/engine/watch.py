@@ -135,12 +135,20 @@ class Watchers:
                 behind = behind.plus(ask(topic))
         return behind
 
-    def push(self, topic: Topic, records: int, now_ms: int) -> None:
-        """Count records that were pushed, once for each watcher."""
+    def push(
+        self, topic: Topic, found: Found, watchers: int, now_ms: int, since_ms: int = 0
+    ) -> None:
+        """Count records that were pushed, once for each watcher, and how late the first one came.
+
+        What was written before `since_ms`, when the watcher came, was not late for it.
+        """
+        records = watchers * len(found.records)
         if records:
             self.pushed += records
             topic.out_records += records
             topic.last_out_ms = now_ms
+            if topic.push_ms is not None and found.times[0] >= since_ms:
+                topic.push_ms.record(now_ms - found.times[0])
 
     def has(self, topic: str) -> bool:
         """Whether a topic has listeners."""

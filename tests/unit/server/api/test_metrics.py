@@ -106,3 +106,8 @@ def test_the_json_has_the_keys_of_the_contract():
         "fsyncs", "frames", "batches", "bytes_written", "rotations", "queue_depth",
         "queue_depth_peak", "submit_full_total", "read_only", "fsync_count", "fsync_micros_total",
     }  # fmt: skip
+
+
+def test_of_the_json_some_numbers_are_told_alone():
+    told = scraped(lambda scrape: METRICS.values(scrape, {"routers", "wal.queue_depth"}))
+    assert told == {"routers": 0, "wal": {"queue_depth": 0}}

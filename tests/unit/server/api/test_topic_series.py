@@ -53,7 +53,7 @@ def test_a_busy_topic_has_a_history_before_it_is_looked_at() -> None:
         series.sample(at_ms + 2_000)
         found = series.history("t", "1s", 0)
         assert found.t == [at_ms + 2_000]
-        assert found.columns == {"in": [1.5], "out": [0.0]}
+        assert found.columns == {"in": [1.5], "out": [0.0], "push_p99_ms": [None]}
 
     on(test)
 
@@ -65,11 +65,68 @@ def test_a_topic_at_rest_is_followed_from_the_first_look() -> None:
         clock.advance(2 * BUSY_MS)
         series.sample(now_ms(client))
         assert series.size_bytes == 0
-        assert of(series, "t") == {"in": [], "out": []}
+        assert of(series, "t") == {"in": [], "out": [], "push_p99_ms": []}
         series.sample(now_ms(client) + 1_000)
-        assert of(series, "t") == {"in": [0.0], "out": [0.0]}
+        assert of(series, "t") == {"in": [0.0], "out": [0.0], "push_p99_ms": [None]}
 
     on(test, clock=ManualClock(now_ms=time.time_ns() // 1_000_000))
+
+
+def test_how_late_pushes_are_is_told_of_each_topic_by_itself() -> None:
+    async def test(client: Client, series: TopicSeries) -> None:
+        clock = clock_of(client)
+        await client.write("quick", 1)
+        await client.write("slow", 1)
+        quick, _ = await client.watch(topics={"quick": {}})
+        slow, _ = await client.watch(topics={"slow": {}})
+        await until(lambda: all(stream.events() for stream in (quick, slow)))
+        for name in ("quick", "slow"):
+            of(series, name)
+        clock.advance(1_000)
+        slow.room = 0
+        await client.write("quick", 2)
+        await client.write("slow", 2)
+        await until(lambda: b'"data":2' in quick.text)
+        clock.advance(400)
+        slow.read(None)
+        await until(lambda: b'"data":2' in slow.text)
+        series.sample(now_ms(client))
+        [quick_ms], [slow_ms] = (of(series, name)["push_p99_ms"] for name in ("quick", "slow"))
+        assert quick_ms == 0
+        assert slow_ms == pytest.approx(400, rel=0.07)
+        clock.advance(1_000)
+        series.sample(now_ms(client))
+        assert of(series, "slow")["push_p99_ms"][1:] == [None], "nothing was pushed"
+
+    on(test, engine_clock=ManualClock(now_ms=time.time_ns() // 1_000_000))
+
+
+def test_what_was_written_before_a_watcher_came_was_not_late_for_it() -> None:
+    async def test(client: Client, series: TopicSeries) -> None:
+        await client.write("t", 1)
+        of(series, "t")
+        clock_of(client).advance(5_000)
+        stream, _ = await client.watch(topics={"t": {"from_seq": 0}})
+        await until(lambda: b'"data":1' in stream.text)
+        series.sample(now_ms(client))
+        assert of(series, "t") == {"in": [0.0], "out": [0.2], "push_p99_ms": [None]}
+
+    on(test, engine_clock=ManualClock(now_ms=time.time_ns() // 1_000_000))
+
+
+def test_pushes_are_measured_only_while_a_topic_is_looked_at() -> None:
+    async def test(client: Client, series: TopicSeries) -> None:
+        await client.write("t", 1)
+        topic = client.engine.topic("t")
+        series.sample(now_ms(client))
+        assert topic.push_ms is None, "it is followed because it is busy"
+        of(series, "t")
+        assert topic.push_ms is not None
+        clock_of(client).advance(LOOKED_MS + 1_000)
+        series.sample(now_ms(client))
+        assert topic.push_ms is None
+
+    on(test, engine_clock=ManualClock(now_ms=time.time_ns() // 1_000_000))
 
 
 def test_of_a_queue_the_jobs_are_counted_by_state() -> None:
@@ -91,7 +148,7 @@ def test_a_topic_that_was_removed_or_made_again_begins_anew() -> None:
         series.sample(now_ms(client) + 1_000)
         await client.ask("DELETE", "/v0/topics/t")
         await client.write("t", 1)
-        assert of(series, "t") == {"in": [], "out": []}
+        assert of(series, "t") == {"in": [], "out": [], "push_p99_ms": []}
         await client.ask("DELETE", "/v0/topics/t")
         series.sample(now_ms(client) + 2_000)
         assert series.size_bytes == 0
@@ -109,13 +166,13 @@ def test_a_look_takes_the_place_of_what_nobody_looks_at_and_of_nothing_else(
         for name in ("a", "b", "c"):
             await client.write(name, 1)
         series.sample(now_ms(client))
-        full_bytes = series.size_bytes
-        assert set(of(series, "c")) == {"in", "out"}, "in place of one that is busy"
-        assert set(of(series, "b")) == {"in", "out"}
+        full_bytes, shown = series.size_bytes, {"in", "out", "push_p99_ms"}
+        assert set(of(series, "c")) == shown, "in place of one that is busy"
+        assert set(of(series, "b")) == shown
         assert of(series, "a") == {}, "both are looked at"
         assert series.size_bytes == full_bytes
         clock.advance(LOOKED_MS)
-        assert set(of(series, "a")) == {"in", "out"}
+        assert set(of(series, "a")) == shown
 
     on(test, clock=ManualClock(now_ms=time.time_ns() // 1_000_000))
 
@@ -142,7 +199,7 @@ def test_of_very_many_topics_a_few_are_followed_in_little_memory() -> None:
         for number in range(history.TOPICS_FOLLOWED + 8):
             await client.write(f"t{number}", 1)
         series.sample(now_ms(client))
-        assert 0 < series.size_bytes <= 4 * MIB
+        assert 0 < series.size_bytes <= 5 * MIB
 
     on(test)
 

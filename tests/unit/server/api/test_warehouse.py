@@ -74,3 +74,44 @@ def test_a_wait_that_the_servers_end_cuts_short_is_not_a_refusal() -> None:
         return await waiting
 
     assert asyncio.run(main()) is None
+
+
+class Turns(TablesDesk):
+    """Counts how often a thread is asked."""
+
+    def __init__(self) -> None:
+        super().__init__(WarehousePlace("sqlite:nowhere"), object)  # type: ignore[arg-type]
+        self.turns = 0
+
+    def _do(self, work: Callable[[Any], Any]) -> Any:
+        self.turns += 1
+        return super()._do(work)
+
+
+def test_what_is_looked_at_in_one_turn_of_the_loop_takes_one_turn_of_a_thread() -> None:
+    async def look() -> tuple[int, list[Any]]:
+        tables = Turns()
+        wrong = raises(CatalogAway("the catalog cannot be reached"))
+        found = await asyncio.gather(
+            tables.look(lambda _: 1),
+            tables.look(wrong),
+            tables.look(lambda _: 3),
+            return_exceptions=True,
+        )
+        return tables.turns, found
+
+    turns, (one, away, three) = asyncio.run(look())
+    assert (turns, one, three) == (1, 1, 3)
+    assert isinstance(away, WarehouseAway)
+
+
+def test_a_look_that_is_given_up_leaves_the_others_their_answers() -> None:
+    async def look() -> int:
+        tables = desk()
+        given_up = tables.look(raises(CatalogAway("not asked for any more")))
+        given_up.send(None)
+        other = asyncio.ensure_future(tables.look(lambda _: 2))
+        given_up.close()
+        return await other
+
+    assert asyncio.run(look()) == 2

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from penstock.protocol.pages import HISTORY, RESUME_MS, Section, Source
+from penstock.server.live.ask import WouldWait, at_once
 from penstock.server.live.channels import REST_BYTES, REST_TICKS_MAX, SharedSection
 from penstock.server.live.hub import Hub
 from penstock.server.live.stream import PAGES_MAX, WAITING_BYTES_MAX
@@ -122,6 +123,43 @@ def test_pages_share_their_sections():
             assert overview.sections["scheduler"] is cluster.sections["scheduler"]
 
     run(test)
+
+
+def test_pages_that_show_parts_of_one_answer_ask_for_it_once():
+    async def test() -> None:
+        async with serving(site=SITE) as client:
+            await look(client, "on=/&on=/pipeline")
+            await until(lambda: len(hub_of(client).channels) == 2)
+            overview, pipeline = hub_of(client).channels.values()
+            some, all_of_it = overview.sections["pipeline"], pipeline.sections["pipeline"]
+            assert some is not all_of_it
+            assert some.question == all_of_it.question
+            await until(lambda: "bottleneck" in some.value and "bottleneck" in all_of_it.value)
+            assert all_of_it.value.keys() - some.value.keys() == {"decisions"}
+            assert overview.sections["history"].question != pipeline.sections["history"].question
+
+    run(test)
+
+
+def test_what_waits_for_nothing_is_done_at_once():
+    async def counted() -> int:
+        return 7
+
+    assert at_once(counted()) == 7
+
+
+def test_what_waits_is_given_up_so_that_a_task_can_do_it():
+    ended = []
+
+    async def waiting() -> None:
+        try:
+            await asyncio.sleep(0)
+        finally:
+            ended.append(True)
+
+    with pytest.raises(WouldWait):
+        at_once(waiting())
+    assert ended == [True]
 
 
 def test_nothing_is_asked_while_nobody_looks():

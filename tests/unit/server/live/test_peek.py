@@ -7,6 +7,7 @@ import pytest
 
 from penstock.server.live.peek import (
     BYTES_PER_S,
+    FLOOD,
     NEWEST,
     RECORD_BYTES_MAX,
     RECORDS_PER_S,
@@ -57,6 +58,23 @@ def test_only_so_many_records_a_second_are_shown_and_the_newest_of_them():
             later = told(peek.look(500))
             assert (later["from_seq"], later["to_seq"]) == (101, 201)
             assert [r["$seq"] for r in later["records"]] == list(range(192, 202))
+
+    run(test)
+
+
+def test_a_flood_is_looked_at_less_often_and_every_record_is_accounted_for():
+    async def test() -> None:
+        async with serving() as client:
+            await write(client, None)
+            peek, looks = peek_at(client), []
+            for now_ms in range(0, 2_250, 250):
+                await write(client, *[None] * (FLOOD + 1))
+                looks.append(told(peek.look(now_ms)))
+            assert [look is not None for look in looks] == [True, False, False] * 3
+            seen = [look for look in looks if look is not None]
+            assert [len(look["records"]) for look in seen] == [20, 15, 15]
+            assert sum(len(look["records"]) + look["skipped"] for look in seen) == 7 * (FLOOD + 1)
+            assert [look["from_seq"] for look in seen[1:]] == [look["to_seq"] for look in seen[:-1]]
 
     run(test)
 

@@ -26,7 +26,7 @@ class Desk:
         self.answers = asyncio.Event()
         self.trouble: PenstockError | None = None
 
-    async def do(self, _work: Any) -> TablesLook:
+    async def look(self, _work: Any) -> TablesLook:
         await self.answers.wait()
         if self.trouble is not None:
             raise self.trouble
