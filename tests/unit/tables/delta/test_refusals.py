@@ -45,6 +45,12 @@ REFUSED = {
         ("correlated", "an aggregate of a correlated"),
     "SELECT a.k FROM t a CROSS JOIN u b RIGHT JOIN u c ON b.k = c.k":
         ("unsupported", "a RIGHT join after a comma"),
+    "SELECT t.k FROM t LEFT JOIN u ON t.k = u.k AND EXISTS (SELECT 1 FROM u c WHERE c.m = 2)":
+        ("correlated", "the condition of a LEFT JOIN: a subquery has no rule there"),
+    "SELECT k FROM t LEFT JOIN (u RIGHT JOIN t w USING (k)) USING (k)":
+        ("unsupported", "has no rule in parentheses"),
+    "SELECT n AS `all`, k FROM t ORDER BY ALL LIMIT 2":
+        ("unsupported", "ORDER BY ALL: there is a column of that name"),
     "SELECT x.k FROM elsewhere x": ("unknown_columns", "elsewhere"),
     "SELECT id FROM explode(array(1, 2)) AS x(id)": ("unsupported", "table function"),
     "SELECT k COLLATE UTF8_LCASE AS k FROM t": ("unsupported", "equal by a collation"),
