@@ -25,6 +25,7 @@ from penstock.lake.feed import WEIGHT_COLUMN, FeedFile, write_feed
 from penstock.lake.model import TableVersion
 from penstock.lake.row_index import RowIndex
 from penstock.protocol.errors import NotDifferentiable
+from penstock.spark.checking import QueryChecker
 from penstock.spark.delta.agreement import disagreement
 from penstock.spark.delta.by_tasks import difference_by_tasks, feed_by_tasks
 from penstock.spark.delta.errors import MustBeFull
@@ -105,6 +106,11 @@ def check(lake: Catalog, options: Mapping[str, Any]) -> None:
         return
     with suppress(SparkNotStarted), open_session(given) as spark:
         check_shared(spark, lake.storage)
+
+
+def is_at_hand(options: Mapping[str, Any]) -> bool:
+    """Whether an engine by these options has a Spark without starting one."""
+    return spark_options(options).remote is not None
 
 
 def host(options: Mapping[str, Any], tell: Callable[[str], None]) -> SparkHost:
@@ -381,6 +387,17 @@ class SparkEngine:
     ) -> pa.Table:
         rows, _ = query_frame(spark, self._lake, sql, inputs)._to_table()
         return rows.cast(arrived_schema(rows.schema))
+
+    def check(self, query: str, inputs: Mapping[str, TableVersion | TopicRead | str]) -> None:
+        """Let Spark analyse a query; raise what it says against it."""
+        try:
+            spark = self._link.session()
+        except PenstockError:
+            return  # it may come back
+        checker = QueryChecker(
+            spark, self._lake, inputs, lambda found: source_frame(spark, self._lake, found)
+        )
+        checker.check(query, self._functions)
 
     def explain(self, definition: TableDefinition) -> Mapping[str, Any]:
         """How the next refresh would be done."""

@@ -218,6 +218,8 @@ def _named_struct(node: exp.Expr) -> exp.Expr:
     """A struct whose fields are named by texts, whose spelling nothing normalises."""
     if not isinstance(node, exp.Struct):
         return node
+    if any(field.is_star for field in node.expressions):
+        raise refusal(Cause.UNSUPPORTED, node, "name its fields instead of *")
     pieces: list[exp.Expr] = []
     for place, field in enumerate(node.expressions, start=1):
         value = field.expression if isinstance(field, exp.PropertyEQ) else field

@@ -51,6 +51,8 @@ REFUSED = {
         ("unsupported", "has no rule in parentheses"),
     "SELECT n AS `all`, k FROM t ORDER BY ALL LIMIT 2":
         ("unsupported", "ORDER BY ALL: there is a column of that name"),
+    "SELECT count(*) FROM t GROUP BY GROUPING SETS ((), ())": ("unsupported", "by nothing twice"),
+    "SELECT to_json(struct(*)) AS j FROM u": ("unsupported", "name its fields instead of *"),
     "SELECT x.k FROM elsewhere x": ("unknown_columns", "elsewhere"),
     "SELECT id FROM explode(array(1, 2)) AS x(id)": ("unsupported", "table function"),
     "SELECT k COLLATE UTF8_LCASE AS k FROM t": ("unsupported", "equal by a collation"),

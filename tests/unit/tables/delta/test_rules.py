@@ -58,6 +58,7 @@ QUERIES = [
     "SELECT k, n, lag(count(*)) OVER (PARTITION BY k ORDER BY n) s FROM t GROUP BY k, n",
     "SELECT t.k FROM t LEFT SEMI JOIN u n ON t.k = n.k",
     "SELECT k, n FROM t ORDER BY ALL DESC LIMIT 3",
+    "SELECT sum(n) s, count(*) c FROM t WHERE k = 5 GROUP BY GROUPING SETS (())",
     "SELECT k AS n, n AS k FROM t ORDER BY abs(k) DESC, n + 1 LIMIT 3",
     "SELECT k, sum(n) AS n FROM t GROUP BY k ORDER BY n + 0 DESC LIMIT 2",
 ]
