@@ -98,6 +98,8 @@ def _refuse_early(tree: exp.Query) -> None:
 
 def _refuse_call(node: exp.Expr) -> None:
     """Reject functions and operators that no rule covers."""
+    if isinstance(node, exp.Star):
+        _check_star(node)
     if isinstance(node, exp.Collate):
         raise refusal(Cause.UNSUPPORTED, node, _REFUSED_NAMES["collate"])
     if isinstance(node, exp.Anonymous) and node.name.lower() in _REFUSED_NAMES:
@@ -108,6 +110,18 @@ def _refuse_call(node: exp.Expr) -> None:
         _check_window(node)
     if isinstance(node, exp.Aliases):
         raise refusal(Cause.UNSUPPORTED, node, "has several columns; use LATERAL VIEW … AS a, b")
+
+
+def _check_star(star: exp.Star) -> None:
+    """Reject `hash(*)` and `count(DISTINCT *)`: columns that nothing else uses are left out."""
+    place: exp.Expr = star
+    if isinstance(place.parent, exp.Column):
+        place = place.parent
+    elif isinstance(place.parent, exp.Count) and place.arg_key == "this":
+        return
+    around = place.parent
+    if around is not None and not isinstance(around, exp.Select):
+        raise refusal(Cause.UNSUPPORTED, around, "name the columns instead of *")
 
 
 def _settle_order(select: exp.Select) -> None:
@@ -218,8 +232,6 @@ def _named_struct(node: exp.Expr) -> exp.Expr:
     """A struct whose fields are named by texts, whose spelling nothing normalises."""
     if not isinstance(node, exp.Struct):
         return node
-    if any(field.is_star for field in node.expressions):
-        raise refusal(Cause.UNSUPPORTED, node, "name its fields instead of *")
     pieces: list[exp.Expr] = []
     for place, field in enumerate(node.expressions, start=1):
         value = field.expression if isinstance(field, exp.PropertyEQ) else field
