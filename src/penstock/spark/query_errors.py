@@ -138,7 +138,8 @@ def _there(known: list[str]) -> str | None:
 def _place(error: Exception, query: str, bound: Bound) -> str:
     """The position in the query as it was written, with the offending fragment."""
     for context in _contexts(error):
-        if "SQL" in str(context.contextType()) and context.stopIndex() >= context.startIndex():
+        # A piece that the optimizer has made up is nowhere in the query: -1 to -1.
+        if "SQL" in str(context.contextType()) and context.stopIndex() >= context.startIndex() >= 0:
             start = bound.original(context.startIndex())
             end = max(start, bound.original(context.stopIndex()))
             piece = " ".join(query[start : end + 1].split())

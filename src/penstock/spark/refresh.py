@@ -25,6 +25,7 @@ from penstock.lake.feed import WEIGHT_COLUMN, FeedFile, write_feed
 from penstock.lake.model import TableVersion
 from penstock.lake.row_index import RowIndex
 from penstock.protocol.errors import NotDifferentiable
+from penstock.spark.checking import QueryChecker
 from penstock.spark.delta.agreement import disagreement
 from penstock.spark.delta.by_tasks import difference_by_tasks, feed_by_tasks
 from penstock.spark.delta.errors import MustBeFull
@@ -43,6 +44,7 @@ from penstock.spark.lake.views import ViewNames, bind, bound_frame
 from penstock.spark.lake.writing import WriteOptions, WrittenFiles, write_table
 from penstock.spark.link import SparkLink, interrupt, open_session, reason
 from penstock.spark.options import SparkOptions, plain_options, spark_options
+from penstock.spark.planning import planned
 from penstock.spark.probes import check_python, check_shared, explained, once_a_spark
 from penstock.spark.progress import QueryProgress, watching
 from penstock.spark.query_errors import lost, said
@@ -104,6 +106,11 @@ def check(lake: Catalog, options: Mapping[str, Any]) -> None:
         return
     with suppress(SparkNotStarted), open_session(given) as spark:
         check_shared(spark, lake.storage)
+
+
+def is_at_hand(options: Mapping[str, Any]) -> bool:
+    """Whether an engine by these options has a Spark without starting one."""
+    return spark_options(options).remote is not None
 
 
 def host(options: Mapping[str, Any], tell: Callable[[str], None]) -> SparkHost:
@@ -351,27 +358,46 @@ class SparkEngine:
     def refresh(self, task: RefreshTask) -> Made:
         """Bring one table up to date; nothing is committed."""
         with self._used(task.definition.query) as spark:
-            why = _why_full(task)
-            began = time.perf_counter()
-            if why is None:
-                try:
-                    return self._differential.refresh(spark, task)
-                except MustBeFull as found:
-                    why = found
-            looked_ms = (time.perf_counter() - began) * 1_000
-            made = self._full.refresh(spark, task)
-            choice = why.choice
-            if choice is not None:
-                took_ms = sum(spent for _, spent in made.timings_ms)
-                choice = replace(choice, measured_ms=took_ms)
-                made = replace(made, timings_ms=(("choice", looked_ms), *made.timings_ms))
-            return replace(made, reason=why.reason, reason_text=why.text, choice=choice)
+            return planned(spark, lambda: self._refreshed(spark, task))
+
+    def _refreshed(self, spark: SparkSession, task: RefreshTask) -> Made:
+        why = _why_full(task)
+        began = time.perf_counter()
+        if why is None:
+            try:
+                return self._differential.refresh(spark, task)
+            except MustBeFull as found:
+                why = found
+        looked_ms = (time.perf_counter() - began) * 1_000
+        made = self._full.refresh(spark, task)
+        choice = why.choice
+        if choice is not None:
+            took_ms = sum(spent for _, spent in made.timings_ms)
+            choice = replace(choice, measured_ms=took_ms)
+            made = replace(made, timings_ms=(("choice", looked_ms), *made.timings_ms))
+        return replace(made, reason=why.reason, reason_text=why.text, choice=choice)
 
     def query(self, sql: str, inputs: Mapping[str, TableVersion | TopicRead]) -> pa.Table:
         """Answer a question over tables as they are in the versions given, and over topics."""
         with self._used(sql) as spark:
-            rows, _ = query_frame(spark, self._lake, sql, inputs)._to_table()
-            return rows.cast(arrived_schema(rows.schema))
+            return planned(spark, lambda: self._answer(spark, sql, inputs))
+
+    def _answer(
+        self, spark: SparkSession, sql: str, inputs: Mapping[str, TableVersion | TopicRead]
+    ) -> pa.Table:
+        rows, _ = query_frame(spark, self._lake, sql, inputs)._to_table()
+        return rows.cast(arrived_schema(rows.schema))
+
+    def check(self, query: str, inputs: Mapping[str, TableVersion | TopicRead | str]) -> None:
+        """Let Spark analyse a query; raise what it says against it."""
+        try:
+            spark = self._link.session()
+        except PenstockError:
+            return  # it may come back
+        checker = QueryChecker(
+            spark, self._lake, inputs, lambda found: source_frame(spark, self._lake, found)
+        )
+        checker.check(query, self._functions)
 
     def explain(self, definition: TableDefinition) -> Mapping[str, Any]:
         """How the next refresh would be done."""

@@ -15,7 +15,7 @@ from penstock.kernel.errors import Conflict, Rejected
 from penstock.lake.catalog import Catalog
 from penstock.lake.columns import unread_type
 from penstock.lake.feed import DELETE_TABLE as DELETE_FEEDS
-from penstock.lake.model import TableInfo
+from penstock.lake.model import TableInfo, TableVersion
 from penstock.lake.transaction import LakeTransaction
 from penstock.protocol.errors import (
     SourceExists,
@@ -30,8 +30,9 @@ from penstock.tables.core.model import Status, TableDefinition
 from penstock.tables.core.topics import TopicSource
 from penstock.tables.core.units import ExecutionUnitGraph
 from penstock.tables.delta.modes import check_differential
+from penstock.tables.engine import TopicRead
 from penstock.tables.plan import Folder, TablePlan, parse_folder, plan_tables
-from penstock.tables.query.names import STATE_SCHEMA, is_state_of, topic_source
+from penstock.tables.query.names import STATE_SCHEMA, is_state_of, topic_of, topic_source
 from penstock.tables.query.relations import NameCheck, Relations
 from penstock.tables.query.resolve import RelationShape
 from penstock.tables.rows import GRAPH_VERSION, MADE, SELECT_VALUE, SET_VALUE
@@ -48,9 +49,11 @@ class Definer:
         self,
         store: TableStore,
         check_topic: Callable[[TableDefinition], None] = lambda _: None,
+        check_query: Callable[[TableDefinition, Definitions], None] = lambda *_: None,
     ) -> None:
         self._store = store
         self._check_topic = check_topic
+        self._check_query = check_query
 
     def put(self, table: TableDefinition, *, may_exist: bool) -> StreamGraph:
         """Create a table, or with `may_exist` replace an existing one."""
@@ -67,6 +70,7 @@ class Definer:
         known = {**lake, **topic_shapes(found)}
         NameCheck(graph, known, {table.name}, self._store.lake.columns_max).check(table.name)
         check_differential([table], Relations(known, graph, {table.name}))
+        self._check_query(table, replace(found, graph=graph))
         transaction = self._begin(found.version)
         self._store_table(transaction, before, table)
         return self._commit(transaction, graph)
@@ -144,6 +148,9 @@ class Definer:
         made = [*plan.create, *changed]
         shapes = Relations({**lake, **topics}, plan.graph, {table.name for table in made})
         check_differential(made, shapes)
+        for table in made:
+            if table.query != getattr(found.graph.tables.get(table.name), "query", None):
+                self._check_query(table, replace(with_news, graph=plan.graph))
         return plan
 
     # topics --------------------------------------------------------------------------------------
@@ -322,6 +329,32 @@ def topic_shapes(found: Definitions) -> dict[str, RelationShape]:
         name: RelationShape(tuple(column.name for column in source.columns))
         for name, source in found.topics.items()
     }
+
+
+def inputs_of(
+    store: TableStore, table: TableDefinition, known: Definitions
+) -> dict[str, TableVersion | TopicRead | str]:
+    """What the query of a table reads; a table without contents is its query."""
+    found: dict[str, TableVersion | TopicRead | str] = {}
+    with store.lake.look() as reader:
+        at = reader.latest()
+        filled = store.frontiers(reader)
+    wanted = list(table.sources)
+    while wanted:
+        name = wanted.pop()
+        if name in found:
+            continue
+        if name in known.topics:
+            source = known.topics[name]
+            # An epoch of 0 is that of an empty topic: only its columns matter.
+            topic = topic_of(name) or name
+            found[name] = TopicRead(source.url, topic, source.schema, 0, 0, source.key)
+        elif name in known.graph.tables and name not in filled:
+            found[name] = known.graph.tables[name].query
+            wanted += known.graph.tables[name].sources
+        else:
+            found[name] = store.lake.table_at(name, at)
+    return found
 
 
 def stored_relations(lake: Catalog, found: Definitions) -> Relations:

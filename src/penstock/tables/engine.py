@@ -242,6 +242,19 @@ class Explains(Protocol):
         ...
 
 
+@runtime_checkable
+class Checks(Protocol):
+    """An engine that can say of a query whether it takes it."""
+
+    def check(self, query: str, inputs: Mapping[str, TableVersion | TopicRead | str]) -> None:
+        """Raise `Rejected` if a query is invalid; nothing runs.
+
+        An input may be a query itself, that of a table without contents. What the engine cannot
+        tell now it does not refuse.
+        """
+        ...
+
+
 class TopicHead(NamedTuple):
     """The position of a topic, and its first retained seq (0: it is empty)."""
 

@@ -19,6 +19,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from threading import RLock
 from typing import Any, Final, NamedTuple, Self
 from uuid import uuid4
 
@@ -55,8 +56,8 @@ from penstock.tables.core.history import RefreshProgress, RefreshRecord
 from penstock.tables.core.jobs import RefreshJob
 from penstock.tables.core.model import Mode, Status, TableDefinition, define
 from penstock.tables.core.topics import TopicSource, declare_topic
-from penstock.tables.definitions import Definer, lake_shapes, stored_relations
-from penstock.tables.engine import Explains, Factory, Refresher
+from penstock.tables.definitions import Definer, inputs_of, lake_shapes, stored_relations
+from penstock.tables.engine import Checks, Explains, Factory, Refresher
 from penstock.tables.manual import refresh_here
 from penstock.tables.notify import NotifierCall, notify_address
 from penstock.tables.pages import TablePage, final_order, read_page
@@ -110,9 +111,10 @@ class Warehouse:
             timeout_ms=settings.catalog_timeout_ms,
         )
         self._store = TableStore(self.lake)
-        self._definer = Definer(self._store, self._check_topic)
+        self._definer = Definer(self._store, self._check_topic, self._check_query)
         self._status = StatusReader(self._store, settings, self._clock)
         self._made: Refresher | None = None
+        self._in_use = RLock()
 
     @classmethod
     def open(
@@ -310,9 +312,10 @@ class Warehouse:
         """
         table = self.table(name).name
         if here or not self._status.is_coordinated():
-            return Answered(
-                *refresh_here(self._store, self.settings, self._engine(), table, force, tell)
-            )
+            with self._in_use:
+                return Answered(
+                    *refresh_here(self._store, self.settings, self._engine(), table, force, tell)
+                )
         with self.notifier() as call:
             request_id = self._ask(table, force=force)
             call.notify()
@@ -521,7 +524,8 @@ class Warehouse:
             if name not in known and name in self._store.definitions().graph.tables:
                 raise NoContents(name, at.id)
         resolve(text, known)
-        return self._engine().query(text, {n: self.lake.table_at(n, at) for n in sources})
+        with self._in_use:
+            return self._engine().query(text, {n: self.lake.table_at(n, at) for n in sources})
 
     def verify(self, name: str) -> Verified:
         """Run the query of a table at its frontier, and compare its rows with the contents.
@@ -529,7 +533,8 @@ class Warehouse:
         Raises `Gone` if the lake no longer has what the contents were made from.
         """
         key = self.settings.topics_api_key
-        return verify(self._store, self._engine(), self.table(name), key)
+        with self._in_use:
+            return verify(self._store, self._engine(), self.table(name), key)
 
     def check_engine(self) -> None:
         """Reject an engine that could never work on this lake, if its module can tell."""
@@ -544,6 +549,21 @@ class Warehouse:
         if self._made is None:
             self._made = self.settings.runner.refresher(self.lake)
         return self._made
+
+    def _check_query(self, table: TableDefinition, known: Definitions) -> None:
+        """Let the engine reject a query, if there is one at hand and it is idle."""
+        if self._made is None:
+            at_hand = self.settings.runner.beside("is_at_hand")
+            if at_hand is None or not at_hand(self.settings.runner.options):
+                return
+        if not self._in_use.acquire(blocking=False):
+            return
+        try:
+            engine = self._engine()
+            if isinstance(engine, Checks):
+                engine.check(table.query, inputs_of(self._store, table, known))
+        finally:
+            self._in_use.release()
 
     def _relations(self) -> list[str]:
         """All relations that a query could name."""

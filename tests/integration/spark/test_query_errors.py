@@ -43,6 +43,7 @@ SAID = [
      r"The value 'a' .* cannot be cast to \"INT\".*\(line 1, column 8: CAST\(name AS INT\)\)"),
     ("SELECT id * 9223372036854775807 AS x FROM sales.t", WRONG,
      r"overflow.*\(line 1, column 8: id \* 9223372036854775807\)"),
+    ("SELECT sum(id + 9223372036854775000) AS x FROM sales.t", WRONG, r"^overflow\..* instead$"),
     ("SELECT (SELECT id FROM sales.t) AS x", MAY_PASS, r"More than one row .*\(line 1, column 8"),
     ("SELECT raise_error('my\nown') AS x FROM sales.t", MAY_PASS, r"^my own"),
     ("SELECT to_date(name, 'yyyy') AS x FROM sales.t", MAY_PASS, r"could not be parsed"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from sqlglot import exp
 
@@ -48,6 +48,12 @@ class Compiling(Protocol):
     def with_queries(self, block: Block, expression: exp.Expr) -> exp.Expr:
         """An expression whose subqueries become part of the block."""
         ...
+
+
+_AROUND_CALLS: Final = (
+    exp.Window, exp.Filter, exp.WithinGroup, exp.IgnoreNulls, exp.RespectNulls,
+)  # fmt: skip
+"""What stands around the call of an aggregate or a window function."""
 
 
 @dataclass(slots=True)
@@ -116,20 +122,18 @@ class Block:
         return expression.copy().transform(self.replaced, copy=False)
 
     def lower_parts(self, expression: exp.Expr) -> exp.Expr:
-        """The same for an expression that is not itself looked up among the known ones."""
+        """The same for an expression that is not itself looked up among the known ones.
+
+        Nor is the function of a window: `sum(sum(n)) OVER (…)` is a sum of what is known.
+        """
         found = expression.copy()
         for key, value in list(found.args.items()):
             if isinstance(value, exp.Expr):
-                found.set(key, self.lower_parts_of(value))
+                of_window = key == "this" and isinstance(found, _AROUND_CALLS)
+                found.set(key, self.lower_parts(value) if of_window else self.lower(value))
             elif isinstance(value, list):
                 found.set(key, [self.lower(v) if isinstance(v, exp.Expr) else v for v in value])
         return found
-
-    def lower_parts_of(self, value: exp.Expr) -> exp.Expr:
-        """The function of a window may look like an aggregate, but is not one."""
-        if isinstance(value, exp.AggFunc | exp.IgnoreNulls | exp.RespectNulls | exp.Filter):
-            return self.lower_parts(value)
-        return self.lower(value)
 
     def replaced(self, node: exp.Expr) -> exp.Expr:
         """One step of lowering: a known expression or a column becomes one of our columns."""

@@ -13,8 +13,9 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 from sqlglot.optimizer.qualify import qualify
 
-from penstock.tables.delta.functions import is_aggregate
+from penstock.tables.delta.functions import is_aggregate, outermost
 from penstock.tables.delta.refusal import Cause, refusal
+from penstock.tables.delta.using import mark_using, merge_using
 from penstock.tables.delta.writing import WEIGHT
 from penstock.tables.query.names import relation_name
 from penstock.tables.query.sources import parse_query, volatile_functions
@@ -48,8 +49,12 @@ def qualified(query: str, columns: Mapping[str, Sequence[str]]) -> Qualified:
     plain = _PlainNames(columns)
     plain.rename(tree, frozenset())
     _check_reserved(plain)
+    for select in tree.find_all(exp.Select):
+        _settle_order(select)
     _name_windows(tree, plain)
+    _rename_partners(tree)
     named = tree.transform(_named_struct, copy=False)
+    mark_using(named)
     schema: dict[str, object] = {
         name: dict.fromkeys((field.lower() for field in fields), "unknown")
         for name, fields in plain.fields.items()
@@ -59,9 +64,12 @@ def qualified(query: str, columns: Mapping[str, Sequence[str]]) -> Qualified:
     except SqlglotError as error:
         raise refusal(Cause.UNRESOLVED, "the query", f"a name is not resolved ({error})") from None
     assert isinstance(done, exp.Query)
+    merge_using(done)
     names = _names(done, spelled, plain)
     return Qualified(done, plain.relations, plain.fields, names)
 
+
+_PARTNER: Final = "penstock_partner_"
 
 _REFUSED_NAMES: Final = {
     "collate": "texts that are equal by a collation may be different rows",
@@ -90,6 +98,8 @@ def _refuse_early(tree: exp.Query) -> None:
 
 def _refuse_call(node: exp.Expr) -> None:
     """Reject functions and operators that no rule covers."""
+    if isinstance(node, exp.Star):
+        _check_star(node)
     if isinstance(node, exp.Collate):
         raise refusal(Cause.UNSUPPORTED, node, _REFUSED_NAMES["collate"])
     if isinstance(node, exp.Anonymous) and node.name.lower() in _REFUSED_NAMES:
@@ -100,6 +110,61 @@ def _refuse_call(node: exp.Expr) -> None:
         _check_window(node)
     if isinstance(node, exp.Aliases):
         raise refusal(Cause.UNSUPPORTED, node, "has several columns; use LATERAL VIEW … AS a, b")
+
+
+def _check_star(star: exp.Star) -> None:
+    """Reject `hash(*)` and `count(DISTINCT *)`: columns that nothing else uses are left out."""
+    place: exp.Expr = star
+    if isinstance(place.parent, exp.Column):
+        place = place.parent
+    elif isinstance(place.parent, exp.Count) and place.arg_key == "this":
+        return
+    around = place.parent
+    if around is not None and not isinstance(around, exp.Select):
+        raise refusal(Cause.UNSUPPORTED, around, "name the columns instead of *")
+
+
+def _settle_order(select: exp.Select) -> None:
+    """Spell out what an ORDER BY computes from columns of the result, which come first with Spark.
+
+    The parser looks among the columns of tables: `SELECT -n AS n FROM t ORDER BY abs(n)`. Without
+    a limit no order matters.
+    """
+    order = select.args.get("order")
+    if order is None:
+        return
+    if not select.args.get("limit") and not select.args.get("offset"):
+        if not any(outermost(order, windows=False)):
+            select.set("order", None)
+        return
+    made = {
+        found.alias.lower(): found.this for found in select.selects if isinstance(found, exp.Alias)
+    }
+    for key in order.expressions:
+        if isinstance(key.this, exp.Column):
+            continue  # by name, the result's columns come first already
+        plain = key.walk(prune=lambda node: is_aggregate(node) or isinstance(node, exp.Query))
+        for column in [node for node in plain if isinstance(node, exp.Column)]:
+            meant = made.get(column.name.lower())
+            if meant is not None and not column.table:
+                column.replace(exp.paren(meant.copy()))
+
+
+def _rename_partners(tree: exp.Query) -> None:
+    """Give what a semi or anti join looks in a name that no column has.
+
+    The parser does not see it among the tables, so `b.k` would be a field of a column `b`.
+    """
+    for number, join in enumerate(list(tree.find_all(exp.Join))):
+        alias = join.this.alias
+        if join.kind.upper() not in ("SEMI", "ANTI") or not alias:
+            continue
+        renamed = f"{_PARTNER}{number}"
+        join.this.args["alias"].set("this", exp.to_identifier(renamed, quoted=True))
+        condition = join.args.get("on")
+        for column in condition.find_all(exp.Column) if condition is not None else ():
+            if column.table.lower() == alias.lower():
+                column.set("table", exp.to_identifier(renamed, quoted=True))
 
 
 def _name_windows(tree: exp.Query, plain: _PlainNames) -> None:

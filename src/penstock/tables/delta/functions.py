@@ -150,11 +150,28 @@ def depends_on_order(call: exp.Expr) -> bool:
     named = isinstance(inner, exp.Anonymous) and inner.name.lower() in _BY_ORDER_NAMES
     if not named and not isinstance(inner, _BY_ORDER):
         return False
+    if _is_ordered(call):
+        return False
     around = call.parent
     sorted_after = isinstance(around, _SORTS) or (
         isinstance(around, exp.Anonymous) and around.name.lower() in _SORTS_NAMES
     )
     return not sorted_after
+
+
+def _is_ordered(call: exp.Expr) -> bool:
+    """Whether a text is joined in an order that leaves only equal pieces open."""
+    while isinstance(call, exp.Filter):
+        call = call.this
+    inner = core(call)
+    if not isinstance(call, exp.WithinGroup) or inner.name.lower() not in _JOINED:
+        return False
+    keys = [key.this for key in call.expression.expressions]
+    pieces = inner.expressions[0]
+    return pieces in keys or all(column in keys for column in pieces.find_all(exp.Column))
+
+
+_JOINED: Final = frozenset({"listagg", "string_agg"})
 
 
 class Ties(StrEnum):

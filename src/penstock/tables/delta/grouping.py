@@ -42,6 +42,11 @@ def grouped(
         check_call(call)
     group = select.args.get("group")
     keys, sets = _grouping_sets(select, group)
+    is_global = group is None
+    if sets is not None and not keys:
+        if len(sets) > 1:
+            raise refusal(Cause.UNSUPPORTED, "GROUPING SETS ((), ())", "groups by nothing twice")
+        sets, is_global = None, True
     texts = [block.lower(key) for key in keys]
     lowered = [block.lower_parts(call) for call in calls]
     names = tuple(lowering.fresh() for _ in keys)
@@ -49,7 +54,7 @@ def grouped(
     build = _Groups(lowering, block.node, tuple(extra), names, texts, made, lowered)
     known = dict(zip(keys, names, strict=True)) | dict(zip(calls, made, strict=True))
     if sets is None:
-        node = build.plain(is_global=group is None)
+        node = build.plain(is_global=is_global)
     else:
         node, flags = build.union(sets)
         known |= _groupings(select, keys, flags)

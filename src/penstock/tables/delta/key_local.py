@@ -139,11 +139,9 @@ def _sides(writer: DeltaWriter, node: Node, keys: Sequence[str], delta: str) -> 
 
 def _of_both(writer: DeltaWriter, node: Node, old: str, delta: str) -> str:
     """Some old rows as they were, and with the changes as they are."""
-    columns = listed(node.columns)
     both = f"({_counted(writer, node, old, delta)}) AS {writer.alias()}"
-    counted = (
-        f"SELECT {columns}, SUM(__o) AS __o, SUM(__o + __d) AS __n FROM {both} GROUP BY {columns}"
-    )
+    shown, each = _each_row(writer, node)
+    counted = f"SELECT {shown}, SUM(__o) AS __o, SUM(__o + __d) AS __n FROM {both} GROUP BY {each}"
     if not node.columns:
         counted = f"SELECT SUM(__o) AS __o, SUM(__o + __d) AS __n FROM {both}"
     side, times = writer.alias(), writer.alias()
@@ -158,6 +156,18 @@ def _of_both(writer: DeltaWriter, node: Node, old: str, delta: str) -> str:
         f"SELECT {listed((*node.columns, '__s'))} FROM ({repeated}) AS {writer.alias()} "
         f"LATERAL VIEW EXPLODE(SEQUENCE({ONE}, __c)) {times} AS __i"
     )
+
+
+def _each_row(writer: DeltaWriter, node: Node) -> tuple[str, str]:
+    """The columns of equal rows, and what makes them equal.
+
+    As a key, -0.0 is 0.0, and Spark gives it back as that; a CAST to STRING above tells them apart.
+    So floats that are as they were read are told apart here.
+    """
+    floats = frozenset(writer.floats(node))
+    shown = listed(f"MAX({c}) AS {c}" if c in floats else c for c in node.columns)
+    signs = (f"IF({c} = 0, CAST({c} AS STRING), NULL)" for c in node.columns if c in floats)
+    return shown, listed((*node.columns, *signs))
 
 
 def _both(writer: DeltaWriter, node: Node, keys: Sequence[str], delta: str) -> str:
@@ -196,12 +206,14 @@ def new_rows(
         found = f"SELECT {listed(f'{theirs} AS {ours}' for theirs, ours in pairs)} FROM {view}"
         old = semi(writer, old, node.columns, keys, found)
         delta = semi(writer, delta, (*node.columns, WEIGHT), keys, found)
+    shown, each = _each_row(writer, node)
     times = writer.alias()
     counted = (
-        f"SELECT {columns}, CAST(SUM({WEIGHT}) AS BIGINT) AS __c FROM ("
+        f"SELECT {shown}, CAST(SUM({WEIGHT}) AS BIGINT) AS __c FROM ("
         f"SELECT {columns}, {ONE} AS {WEIGHT} FROM ({old}) AS {writer.alias()} "
         f"UNION ALL SELECT {columns}, {WEIGHT} FROM ({delta}) AS {writer.alias()}"
-        f") AS {writer.alias()} GROUP BY {columns} HAVING SUM({WEIGHT}) > 0"
+        f") AS {writer.alias()} GROUP BY {each} "
+        f"HAVING SUM({WEIGHT}) > 0"
     )
     return (
         f"SELECT {columns}, {ONE} AS {WEIGHT} FROM ({counted}) AS {writer.alias()} "

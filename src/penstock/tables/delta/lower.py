@@ -6,7 +6,7 @@ and so is everything that is not known here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import count
 from typing import Final
 
@@ -28,7 +28,7 @@ from penstock.tables.delta.algebra import (
     Window,
     used,
 )
-from penstock.tables.delta.block import Block, Cte, Relation, conjuncts, with_ctes
+from penstock.tables.delta.block import Block, Cte, Relation, conjuncts, has_query, with_ctes
 from penstock.tables.delta.front import Qualified
 from penstock.tables.delta.functions import Ties, is_query, outermost, ties_of
 from penstock.tables.delta.refusal import Cause, refusal, shown
@@ -145,7 +145,8 @@ class Lowering:
         scope = Scope(sources={"": result.columns})
         keys: list[exp.Ordered] = []
         hidden: dict[str, exp.Expr] = {}
-        for ordered in select.args["order"].expressions if select.args.get("order") else ():
+        known = {name for names in block.scope.sources.values() for name in names}
+        for ordered in _order_of(select, result.names, known):
             found = ordered.this
             place = scope.here(found) if isinstance(found, exp.Column) and not found.table else None
             if place is None:
@@ -171,7 +172,7 @@ class Lowering:
             return result
         scope = Scope(sources={"": result.columns})
         keys = []
-        for ordered in tree.args["order"].expressions if tree.args.get("order") else ():
+        for ordered in _order_of(tree, result.names):
             found = ordered.this
             place = scope.here(exp.column(found.name)) if isinstance(found, exp.Column) else None
             if place is None:
@@ -338,6 +339,9 @@ class Lowering:
         if side in ("RIGHT", "FULL") and block.has_cross:
             # `a, b RIGHT JOIN c` and `a CROSS JOIN b RIGHT JOIN c` differ, the parser's trees not.
             raise refusal(Cause.UNSUPPORTED, join, f"a {side} join after a comma has no rule")
+        if any(has_query(condition) for condition in on):
+            what = " ".join(("the condition of a", side, kind, "JOIN")).replace("  ", " ")
+            raise refusal(Cause.CORRELATED, what, "a subquery has no rule there")
         left = block.node
         hidden = {name: dict(names) for name, names in block.scope.sources.items()}
         right = self._source_of(join.this, block)
@@ -406,6 +410,27 @@ def is_limited(tree: exp.Expr) -> bool:
     if tree.args.get("limit") is not None and not isinstance(tree.args["limit"], exp.Limit):
         raise refusal(Cause.UNSUPPORTED, tree.args["limit"], "has no rule")
     return bool(tree.args.get("limit") or tree.args.get("offset"))
+
+
+def _order_of(
+    tree: exp.Expr, names: Sequence[str], known: Collection[str] = ()
+) -> list[exp.Ordered]:
+    """The keys of ORDER BY; ALL stands for every column of the result, `names`.
+
+    A column of that name, there or in a table (`known`), comes first with Spark.
+    """
+    clause = tree.args.get("order")
+    keys = list(clause.expressions) if clause is not None else []
+    if len(keys) != 1 or not isinstance(keys[0].this, exp.Var):
+        return keys
+    if "all" in (*names, *known):
+        raise refusal(Cause.UNSUPPORTED, "ORDER BY ALL", "there is a column of that name as well")
+    whole = []
+    for name in names:
+        key = keys[0].copy()
+        key.set("this", exp.column(name))
+        whole.append(key)
+    return whole
 
 
 def _has_tail(tree: exp.Expr) -> bool:

@@ -38,6 +38,9 @@ from penstock.tables.delta.algebra import (
     children,
 )
 
+FLOATS: Final = frozenset({"float32", "float64"})
+"""The types of the lake whose values have a sign at zero."""
+
 _TEXT_MAX: Final = 200
 """Longer texts are no bounds: they would be most of the query."""
 
@@ -138,6 +141,24 @@ def source_of(node: Node, column: str) -> tuple[str, str] | None:
                 node = below[0]
             case _:
                 return None
+    return node.relation, node.fields[node.columns.index(column)]
+
+
+def read_as_is(node: Node, column: str) -> tuple[str, str] | None:
+    """The relation and the field that a column is, where nothing has compared its values yet."""
+    while not isinstance(node, Scan):
+        if isinstance(node, Project):
+            expression = node.expressions[node.columns.index(column)]
+            if not isinstance(expression, exp.Column):
+                return None
+            node, column = node.child, expression.name
+            continue
+        if not isinstance(node, Filter | Generate | Join):
+            return None
+        below = [child for child in children(node) if column in child.columns]
+        if not below:
+            return None
+        node = below[0]
     return node.relation, node.fields[node.columns.index(column)]
 
 

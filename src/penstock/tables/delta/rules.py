@@ -44,7 +44,15 @@ from penstock.tables.delta.key_local import (
 )
 from penstock.tables.delta.marks import mark_delta, mark_rows
 from penstock.tables.delta.outer import outer_delta
-from penstock.tables.delta.ranges import NoRanges, Range, Ranges, bounded_below, source_of
+from penstock.tables.delta.ranges import (
+    FLOATS,
+    NoRanges,
+    Range,
+    Ranges,
+    bounded_below,
+    read_as_is,
+    source_of,
+)
 from penstock.tables.delta.writing import (
     NONE,
     WEIGHT,
@@ -293,6 +301,15 @@ class Texts:
         while isinstance(node, Filter | Project):
             node = node.child
         return self._ranges.leaving(node.relation) if isinstance(node, Scan) else None
+
+    def floats(self, node: Node) -> tuple[str, ...]:
+        """The columns of an operator that are known to be floats of a relation, as they are."""
+        sources = ((column, read_as_is(node, column)) for column in node.columns)
+        return tuple(
+            column
+            for column, source in sources
+            if source is not None and self._ranges.kind(*source) in FLOATS
+        )
 
     # names ---------------------------------------------------------------------------------------
 

@@ -55,6 +55,10 @@ class DeltaWriter(Protocol):
         """How many rows at most leave an operator with its changes; None if it is not known."""
         ...
 
+    def floats(self, node: Node) -> tuple[str, ...]:
+        """The columns of an operator that are known to be floats of a relation, as they are."""
+        ...
+
     def alias(self) -> str:
         """A table alias that nothing else has."""
         ...

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from penstock.kernel.errors import Rejected
 from penstock.lake.ddl import check_width
 from penstock.tables.core.graph import StreamGraph
-from penstock.tables.query.resolve import UNKNOWN, RelationShape, resolve
+from penstock.tables.query.resolve import UNKNOWN, RelationShape, check_result_names, resolve
 from penstock.tables.query.sources import read_sources
 
 
@@ -51,6 +51,10 @@ class Relations(Mapping[str, RelationShape]):
             self[name]  # top-down, so that a long chain does not recurse
         others = _Others(self, table)
         return resolve(self._graph.tables[table].query, others)
+
+    def query_of(self, table: str) -> str:
+        """The query of a stream table."""
+        return self._graph.tables[table].query
 
     def read_by(self, query: str) -> dict[str, tuple[str, ...]]:
         """The columns of every relation that a query reads, as far as all of them are known."""
@@ -118,6 +122,7 @@ class NameCheck:
 
     def check(self, table: str) -> None:
         """Reject a table of the graph if its query is invalid."""
+        check_result_names(self._now.query_of(table))
         try:
             found = self._now.columns_of(table)
         except Rejected:

@@ -61,6 +61,12 @@ _UNITS: Final = frozenset(
 """Keywords that some functions take where a column could be: `timestampadd(HOUR, 1, at)`."""
 
 
+_OF_RESULTS: Final = (
+    exp.Order, exp.Sort, exp.Cluster, exp.Distribute, exp.Having, exp.Qualify, exp.Group,
+)  # fmt: skip
+"""Clauses in which a name may be a column of the result."""
+
+
 @dataclass(frozen=True, slots=True)
 class RelationShape:
     """The columns of a relation, in its own spelling. `open` means that there may be others.
@@ -129,6 +135,8 @@ class _Scope:
     outer: _Scope | None
     sources: list[_Source] = field(default_factory=list)
     aliases: set[str] = field(default_factory=set)
+    is_plain: bool = False
+    """Whether all its tables are seen everywhere, and no join makes one column of two."""
 
     def outwards(self) -> Iterator[_Scope]:
         scope: _Scope | None = self
@@ -207,6 +215,7 @@ class _Resolver:
         items += select.args.get("laterals") or ()
         for item in items:
             scope.sources.extend(self._sources(item, scope, around))
+        scope.is_plain = not any(_merges_or_hides(join) for join in select.find_all(exp.Join))
         for projection in select.expressions:
             scope.aliases |= {name.lower() for name in _aliases(projection)}
         for key, value in select.args.items():
@@ -298,10 +307,14 @@ class _Resolver:
             parts = parts[:-1]
         readable: list[bool] = []
         for level in scope.outwards():
+            owners = []
             for source in level.sources:
                 found = _found_in(source, parts, is_star)
                 if found is not None:
                     readable.append(found not in source.shape.unreadable)
+                    owners.append(source)
+            if len(owners) > 1 and level.is_plain and len(parts) == 1:
+                self._check_one(column, owners, level)
             if parts[0] in level.aliases:
                 return
             if readable:
@@ -311,6 +324,23 @@ class _Resolver:
         if readable:
             raise self._unreadable(column, parts, scope)
         raise self._no_column(column, parts, scope)
+
+    def _check_one(self, column: exp.Column, owners: Sequence[_Source], level: _Scope) -> None:
+        """Reject a name that two tables have, where it can mean nothing else."""
+        name = column.name.lower()
+        sure = [source for source in owners if not source.shape.open]
+        if len(sure) < 2 or name in level.aliases or _is_no_column(column, [name]):
+            return
+        if name in _UNITS or isinstance(column.parent, exp.Kwarg | exp.PropertyEQ):
+            return
+        if column.find_ancestor(exp.Select, *_OF_RESULTS) is not column.find_ancestor(exp.Select):
+            return
+        which = " or ".join(f"{source.alias}.{column.name}" for source in sure if source.alias)
+        raise InvalidQuery(
+            f"column {column.name!r}{at_parts(self._query, column.parts)} is in several tables: "
+            f"write {which or 'which one is meant'}",
+            column=column.name,
+        )
 
     def _unreadable(self, column: exp.Column, parts: list[str], scope: _Scope) -> InvalidQuery:
         kinds = [kind for level in scope.outwards() for source in level.sources
@@ -386,6 +416,36 @@ def _found_in(source: _Source, parts: list[str], is_star: bool) -> str | None:
         if path and rest and tuple(parts[: len(path)]) == path and source.shape.has(rest[0]):
             return rest[0]
     return None
+
+
+def _merges_or_hides(join: exp.Join) -> bool:
+    """Whether a join makes one column of two, or its right side is not seen elsewhere."""
+    is_named = (
+        bool(join.args.get("using")) or str(join.args.get("method") or "").upper() == "NATURAL"
+    )
+    return is_named or join.kind.upper() in ("SEMI", "ANTI")
+
+
+def check_result_names(query: str) -> None:
+    """Reject a table whose columns have equal names, as far as they are written in the query."""
+    tree: exp.Expr = parse_query(query)
+    while isinstance(tree, exp.SetOperation | exp.Subquery | exp.Paren):
+        tree = tree.this
+    if not isinstance(tree, exp.Select):
+        return
+    seen: set[str] = set()
+    for projection in tree.expressions:
+        names = _aliases(projection)
+        if not names and isinstance(projection, exp.Column) and not projection.is_star:
+            names = [projection.name]
+        for name in names:
+            if name.lower() in seen:
+                raise InvalidQuery(
+                    f"a table needs columns of different names, and has {name} twice: give one "
+                    f"another name, as in `{name} AS {name}_2`",
+                    column=name,
+                )
+            seen.add(name.lower())
 
 
 def _is_no_column(column: exp.Column, parts: list[str]) -> bool:

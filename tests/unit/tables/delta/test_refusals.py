@@ -21,6 +21,7 @@ REFUSED = {
     "SELECT k FROM (SELECT k FROM t LIMIT 1) x": ("order_dependent", "LIMIT 1"),
     "SELECT k, first(n) FROM t GROUP BY k": ("order_dependent", "FIRST(t.n)"),
     "SELECT k, collect_list(n) FROM t GROUP BY k": ("order_dependent", "COLLECT_LIST(t.n)"),
+    "SELECT listagg(k) WITHIN GROUP (ORDER BY n) FROM t": ("order_dependent", "LISTAGG(t.k)"),
     "SELECT k, max_by(n, k) FROM t GROUP BY k": ("order_dependent", "MAX_BY"),
     "SELECT k, approx_percentile(n, 0.5) FROM t GROUP BY k": ("order_dependent", "PERCENTILE"),
     "SELECT row_number() OVER (ORDER BY n) FROM t": ("whole_window", "ROW_NUMBER() OVER"),
@@ -45,6 +46,17 @@ REFUSED = {
         ("correlated", "an aggregate of a correlated"),
     "SELECT a.k FROM t a CROSS JOIN u b RIGHT JOIN u c ON b.k = c.k":
         ("unsupported", "a RIGHT join after a comma"),
+    "SELECT t.k FROM t LEFT JOIN u ON t.k = u.k AND EXISTS (SELECT 1 FROM u c WHERE c.m = 2)":
+        ("correlated", "the condition of a LEFT JOIN: a subquery has no rule there"),
+    "SELECT k FROM t LEFT JOIN (u RIGHT JOIN t w USING (k)) USING (k)":
+        ("unsupported", "has no rule in parentheses"),
+    "SELECT n AS `all`, k FROM t ORDER BY ALL LIMIT 2":
+        ("unsupported", "ORDER BY ALL: there is a column of that name"),
+    "SELECT count(*) FROM t GROUP BY GROUPING SETS ((), ())": ("unsupported", "by nothing twice"),
+    "SELECT to_json(struct(*)) AS j FROM u": ("unsupported", "name the columns instead of *"),
+    "SELECT k, hash(*) AS h FROM t": ("unsupported", "HASH(*): name the columns instead of *"),
+    "SELECT count(DISTINCT *) AS c FROM u": ("unsupported", "DISTINCT *: name the columns"),
+    "SELECT count(u.*) AS c FROM u": ("unsupported", "COUNT(u.*): name the columns instead of *"),
     "SELECT x.k FROM elsewhere x": ("unknown_columns", "elsewhere"),
     "SELECT id FROM explode(array(1, 2)) AS x(id)": ("unsupported", "table function"),
     "SELECT k COLLATE UTF8_LCASE AS k FROM t": ("unsupported", "equal by a collation"),
@@ -91,8 +103,13 @@ def test_what_has_no_rule_is_refused_by_name(query: str) -> None:
     "query",
     [
         "SELECT k, sort_array(collect_list(n)) AS l FROM t GROUP BY k",
+        "SELECT listagg(CAST(n AS STRING), ',') WITHIN GROUP (ORDER BY n DESC) l FROM t GROUP BY k",
+        "SELECT string_agg(DISTINCT k) WITHIN GROUP (ORDER BY k) FILTER (WHERE n > 1) l FROM t",
         "SELECT k FROM t WHERE EXISTS (SELECT 1 FROM u WHERE u.k = t.k LIMIT 1)",
         "SELECT k FROM t WHERE EXISTS (SELECT 1 FROM u a JOIN u b ON a.k = b.m AND b.k = t.k)",
+        "SELECT t.*, x.k AS l FROM t JOIN (SELECT * EXCEPT (m) FROM u) x ON t.k = x.k",
+        "SELECT k, count(*) FILTER (WHERE n > 1) AS c FROM t GROUP BY k HAVING count(*) > 1",
+        "SELECT k FROM t WHERE EXISTS (SELECT * FROM u) OR 1 < (SELECT count(*) FROM u)",
         "SELECT k FROM t ORDER BY n",
         "SELECT k, n, row_number() OVER w AS r FROM t WINDOW w AS (PARTITION BY k ORDER BY n)",
         "SELECT k, n FROM t QUALIFY rank() OVER (PARTITION BY k ORDER BY n) = 1",

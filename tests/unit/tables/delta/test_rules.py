@@ -50,6 +50,17 @@ QUERIES = [
         "WITH v AS (SELECT k, sum(n) s FROM t GROUP BY k) "
         "SELECT v.k, v.s, w.s z FROM v JOIN v w ON v.s = w.s"
     ),
+    "SELECT k, m, w.n z FROM t FULL JOIN u USING (k) JOIN t w USING (k)",
+    "SELECT k, m, w.n z FROM t RIGHT JOIN u USING (k) LEFT JOIN t w USING (k)",
+    "SELECT k, m, w.n z FROM t FULL JOIN u USING (k) FULL JOIN t w USING (k) WHERE k > 1",
+    "SELECT k, m, w.n z FROM t RIGHT JOIN u USING (k) JOIN t w ON w.n = k",
+    "SELECT k, n, sum(sum(n)) OVER (PARTITION BY k) s FROM t GROUP BY k, n",
+    "SELECT k, n, lag(count(*)) OVER (PARTITION BY k ORDER BY n) s FROM t GROUP BY k, n",
+    "SELECT t.k FROM t LEFT SEMI JOIN u n ON t.k = n.k",
+    "SELECT k, n FROM t ORDER BY ALL DESC LIMIT 3",
+    "SELECT sum(n) s, count(*) c FROM t WHERE k = 5 GROUP BY GROUPING SETS (())",
+    "SELECT k AS n, n AS k FROM t ORDER BY abs(k) DESC, n + 1 LIMIT 3",
+    "SELECT k, sum(n) AS n FROM t GROUP BY k ORDER BY n + 0 DESC LIMIT 2",
 ]
 
 

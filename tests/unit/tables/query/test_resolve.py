@@ -7,7 +7,12 @@ import re
 import pytest
 
 from penstock.protocol.errors import InvalidQuery, InvalidTable
-from penstock.tables.query.resolve import UNKNOWN, RelationShape, resolve
+from penstock.tables.query.resolve import (
+    UNKNOWN,
+    RelationShape,
+    check_result_names,
+    resolve,
+)
 from tests.unit.tables.query.corpus import ACCEPTED, REFUSED, SCHEMAS, TPCH, TPCH_SCHEMAS
 
 KNOWN = {name: RelationShape(tuple(schema.names)) for name, schema in SCHEMAS.items()}
@@ -92,3 +97,50 @@ def test_a_long_union_and_a_deep_query_are_resolved_or_let_through() -> None:
     for _ in range(40):
         nested = f"SELECT id FROM ({nested})"
     assert resolve(nested, KNOWN) == RelationShape(("id",))
+
+
+TWO = {"t": RelationShape(("id", "k")), "u": RelationShape(("k", "m")), "raw": UNKNOWN}
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT k FROM t, u",
+        "SELECT t.id FROM t JOIN u ON t.k = u.k WHERE k > 1",
+        "SELECT id FROM t WHERE EXISTS (SELECT 1 FROM t a JOIN u b ON a.id = b.m WHERE abs(k) > 1)",
+    ],
+)
+def test_a_column_of_several_tables_is_refused_with_its_place(query: str) -> None:
+    with pytest.raises(InvalidQuery, match=r"'k' \(line 1, column \d+\) is in several tables: wri"):
+        resolve(query, TWO)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT k FROM t JOIN u USING (k)",
+        "SELECT k FROM t NATURAL JOIN u",
+        "SELECT k FROM t LEFT SEMI JOIN u ON t.k = u.k",
+        "SELECT t.k FROM t JOIN u ON t.k = u.k ORDER BY k",
+        "SELECT t.k FROM t JOIN u ON t.k = u.k GROUP BY t.k HAVING k > 1",
+        "SELECT t.k + 1 AS k, k + 1 AS l FROM t JOIN u ON t.k = u.k",
+        "SELECT transform(array(1), k -> k + 1) AS x FROM t, u",
+        "SELECT k FROM t, raw",
+        "SELECT id FROM t JOIN u ON t.k = u.k WHERE EXISTS (SELECT 1 FROM u WHERE k = t.k)",
+    ],
+)
+def test_a_column_that_two_tables_have_may_still_be_one(query: str) -> None:
+    resolve(query, TWO)
+
+
+def test_a_table_whose_columns_have_one_name_is_refused() -> None:
+    for query in (
+        "SELECT id, v AS ID FROM orders",
+        "SELECT id, o.id FROM orders o UNION SELECT 1, 2",
+    ):
+        with pytest.raises(
+            InvalidQuery, match="needs columns of different names, and has id twice"
+        ):
+            check_result_names(query.replace("ID", "id"))
+    check_result_names("SELECT *, id FROM orders")
+    check_result_names("SELECT o.id, count(*), count(*) FROM orders o GROUP BY 1")
