@@ -71,7 +71,7 @@ class Corrupt(PenstockError):
     code = "corrupt"
 
 
-def anew(error: E) -> E:
+def without_traceback(error: E) -> E:
     """An error that is kept, to be raised once more.
 
     Each raise makes its traceback longer, and that keeps all that was on the stack: without this,

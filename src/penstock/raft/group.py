@@ -18,7 +18,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Final, NamedTuple, Protocol
 
-from penstock.kernel.errors import Busy, PenstockError, Unavailable, Unknown, anew
+from penstock.kernel.errors import Busy, PenstockError, Unavailable, Unknown, without_traceback
 from penstock.kernel.units import MIB
 from penstock.log.executor import PartitionExecutor, Phase, WorkKind
 from penstock.log.reads import ReadRange
@@ -225,7 +225,7 @@ class Group:
         if self._is_isolated and self._serves:
             return self._propose_alone(payload, done, sync=sync)
         if self._failed is not None:
-            raise anew(self._failed)
+            raise without_traceback(self._failed)
         core = self.core
         index = core.propose(payload)
         self._proposed.append(_Proposal(index, core.term, done))

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from penstock.kernel.errors import Rejected, Unavailable, anew
+from penstock.kernel.errors import Rejected, Unavailable, without_traceback
 from penstock.log.disk import lock_directory, make_directory, open_private
 from penstock.log.store import (
     Append,
@@ -209,7 +209,7 @@ class _Shard:
 
     def write(self, part: Sequence[Operation], *, sync: bool) -> dict[int, Exception]:
         if isinstance(self.refusal, ReadOnly) and not isinstance(self.refusal, DiskFull):
-            return rules.all_failed(part, anew(self.refusal))
+            return rules.all_failed(part, without_traceback(self.refusal))
         failed = rules.refusals(part, lambda partition: self.state(partition)[0])
         admitted = [op for op in part if op.partition not in failed]
         changed: dict[int, tuple[Bounds, HardState]] = {}

@@ -16,7 +16,14 @@ from types import TracebackType
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from penstock.commits.sessions import CommitAnswer
-from penstock.kernel.errors import Busy, PenstockError, Rejected, Unavailable, Unknown, anew
+from penstock.kernel.errors import (
+    Busy,
+    PenstockError,
+    Rejected,
+    Unavailable,
+    Unknown,
+    without_traceback,
+)
 from penstock.kernel.units import MIB
 from penstock.log.executor import Phase, RestoreInProgress, WorkKind
 from penstock.log.reads import resolve
@@ -210,7 +217,7 @@ class PartitionWriter:
         """Raise if this node cannot decide for the partition."""
         self.check()
         if self._follows is not None:
-            raise anew(self._follows)
+            raise without_traceback(self._follows)
 
     def later(self, command: Callable[[], None], size_bytes: int = 0) -> None:
         """Run a command after the exclusive one, in order of arrival.
@@ -239,7 +246,7 @@ class PartitionWriter:
     def submit(self, change: DecidedChange, done: Done, *, sync: bool) -> None:
         """Stage a change and log it together with all others of this loop iteration."""
         if self.refusal is not None:
-            done(anew(self.refusal))
+            done(without_traceback(self.refusal))
             return
         written = self._registry.written
         if written.version < COMPLETE:
@@ -268,7 +275,7 @@ class PartitionWriter:
         In a profile of single writes `DecidedChange`, `stage` and `commit` were most of the engine.
         """
         if self.refusal is not None:
-            done(anew(self.refusal))
+            done(without_traceback(self.refusal))
             return
         entry = topic.stage_append(batch, now_ms)
         self._pending.append((entry, done))
@@ -284,7 +291,7 @@ class PartitionWriter:
     def submit_commit(self, space: TopicSpace, entry: SpaceCommitted, done: OnCommitted) -> None:
         """Fast path of `submit` for one commit that was just decided, as `submit_append`."""
         if self.refusal is not None:
-            done(anew(self.refusal))
+            done(without_traceback(self.refusal))
             return
         space.stage(entry)
         self._pending.append((entry, done))
@@ -521,7 +528,7 @@ class PartitionWriter:
         entry may be there after a restart; what was not submitted yet surely is not.
         """
         assert self.refusal is not None
-        answer: PenstockError = anew(self.refusal)
+        answer: PenstockError = without_traceback(self.refusal)
         if not isinstance(error, _NOT_WRITTEN):
             answer = LogUncertain(f"this may or may not have been written: {error or self._failed}")
         for _, done in waiting:

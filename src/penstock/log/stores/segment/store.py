@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from penstock.kernel.errors import PenstockError, Rejected, Unavailable, anew
+from penstock.kernel.errors import PenstockError, Rejected, Unavailable, without_traceback
 from penstock.kernel.units import MIB
 from penstock.log.disk import Disk, DiskFile, take_lock
 from penstock.log.store import (
@@ -329,7 +329,7 @@ class SegmentStore:
 
     def _check_writable(self) -> None:
         if self._tail.read_only is not None:
-            raise anew(self._tail.read_only)
+            raise without_traceback(self._tail.read_only)
 
     def _check_open(self) -> None:
         if self._closed:
