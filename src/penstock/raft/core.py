@@ -594,11 +594,9 @@ class Core:
             )
 
     def _require_no_change(self) -> None:
-        at, members = self._configs[-1]
+        at, _ = self._configs[-1]
         if at > self.commit:
-            raise ChangeInProgress(
-                f"the change at entry {at} is not committed yet: {members}", index=at
-            )
+            raise ChangeInProgress(f"the change at entry {at} is not committed yet", index=at)
 
     # Reads -------------------------------------------------------------------------------------
     def _start_reads(self) -> None:
@@ -651,13 +649,20 @@ class Core:
 
     def _on_append(self, message: m.Append) -> None:
         self._follow(message)
-        if message.prev_index < self.commit:
+        is_old = message.prev_index < self.commit
+        if is_old:
             self._require_committed(message.entries)
-            self._confirm_or_say_full(message, self.commit)
         elif not self._has(message.prev_index, message.prev_term):
             self._refuse(message)
-        elif self.full and message.entries:
-            self._confirm_or_say_full(message, message.prev_index)
+            return
+        if self.full and message.entries:
+            # At once: entries may be committed by others and not synced here, and an answer that
+            # waits for their write leaves the leader without a word while the disk is full.
+            index = min(max(message.prev_index, self.commit), self.log.synced)
+            answer = m.AppendAnswer(message.sender, self.member, self.term, index, saturated=True)
+            self._answer(answer)
+        elif is_old:
+            self._confirm(message.sender, self.commit)
         else:
             self._take(message.entries)
             last = message.prev_index + len(message.entries)
@@ -672,20 +677,6 @@ class Core:
 
     def _has(self, index: int, term: int) -> bool:
         return self.log.term_at(index) == term
-
-    def _confirm_or_say_full(self, message: m.Append, index: int) -> None:
-        """Confirm an index up to which the logs agree, or say what is synced of it.
-
-        Entries may be committed here and not synced: a majority of others has them. An answer that
-        waits for their write would leave the leader without a word while the disk is full.
-        """
-        if self.full and message.entries:
-            synced = min(index, self.log.synced)
-            self._answer(
-                m.AppendAnswer(message.sender, self.member, self.term, synced, saturated=True)
-            )
-        else:
-            self._confirm(message.sender, index)
 
     def _confirm(self, to: int, index: int) -> None:
         self._after.append(m.AppendAnswer(to, self.member, self.term, index))
