@@ -115,7 +115,7 @@ class ClusterNode:
         self._led_since_ms: dict[int, int] = {}
         self._elections = 0
         self._stepping: asyncio.Task[None] | None = None
-        self._changing = asyncio.Lock()  # held by who decides on a change, until it is committed
+        self._changing = asyncio.Lock()  # from the decision on a change to its commit
         self._saved: ClusterFile = file
 
     def bind(self, engine: Engine) -> None:
