@@ -116,6 +116,7 @@ class ClusterNode:
         self._elections = 0
         self._known: dict[int, tuple[int, int]] = {}  # the last leader of a partition, and its term
         self._stepping: asyncio.Task[None] | None = None
+        self._changing = asyncio.Lock()  # from the decision on a change to its commit
         self._saved: ClusterFile = file
 
     def bind(self, engine: Engine) -> None:
@@ -202,6 +203,10 @@ class ClusterNode:
 
     async def add(self, name: str, address: str) -> ClusterFile:
         """Take a new member in as a learner; what its `cluster.json` is to say."""
+        async with self._changing:
+            return await self._add(name, address)
+
+    async def _add(self, name: str, address: str) -> ClusterFile:
         self._check_leads()
         self._check_nothing_underway()
         named = Named(secrets.randbits(MEMBER_BITS) or 1, name, address)
@@ -218,6 +223,10 @@ class ClusterNode:
 
     async def remove(self, name: str, *, force: bool = False) -> Named:
         """Take a member out of the cluster. A leader hands over first, and the new one does it."""
+        async with self._changing:
+            return await self._remove(name, force=force)
+
+    async def _remove(self, name: str, *, force: bool) -> Named:
         self._check_leads()
         leaving = find(self.roster, name)
         if not force:
@@ -310,7 +319,8 @@ class ClusterNode:
             try:
                 self._follow_roster()
                 for partition in range(self.file.partitions):
-                    await self._step(partition)
+                    async with self._changing:
+                        await self._step(partition)
             except (PenstockError, TimeoutError) as error:
                 _LOGGER.info("the groups are compared with the roster again: %s", error)
 

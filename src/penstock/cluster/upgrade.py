@@ -26,7 +26,8 @@ def next_entries(roster: Members, told: Mapping[int, int], active: int) -> Chang
 
     `told` is of the members that are linked, and of the leader itself; `active` is what it writes.
     """
-    reads = dict(roster.entries.reads) | {each: told[each] for each in told if each in roster}
+    known = dict(roster.entries.reads) | dict(told)
+    reads = {member: known[member] for member in known if member in roster}
     common = min((read_by(roster) | reads).values())
     active = max(active, roster.entries.active, common)
     entries = Entries(active, tuple(sorted(reads.items())))

@@ -36,6 +36,7 @@ class Journal:
         self.leads: Callable[[], bool] = lambda: True
         self.groups: dict[int, Any] = {0: None, 1: None}
         self.changes: list[Change] = []
+        self.is_changing = False
 
     def members(self, partition: int) -> Members:
         return self.other if partition else self.roster
@@ -51,10 +52,14 @@ class Journal:
 
     async def change_members(self, partition: int, change: Change) -> None:
         assert partition == 0
+        assert not self.is_changing, "a change before the last one was committed"
         self.changes.append(change)
         self.roster = self.roster.after(change)
         if self.follows:
             self.other = self.roster
+        self.is_changing = True
+        await asyncio.sleep(0)
+        self.is_changing = False
 
 
 def run(test: Callable[[ClusterNode, Journal], Any], tmp_path: Path) -> None:
@@ -111,6 +116,21 @@ def test_a_member_is_added_after_the_roster_says_what_is_written_and_is_told_it(
         assert [each.verb for each in journal.changes] == ["entries", "add"]
         assert journal.roster.entries == Entries(NEWEST, ((1, NEWEST),))
         assert file.entries == NEWEST
+
+    run(test, tmp_path)
+
+
+def test_of_two_additions_at_once_the_second_is_refused_and_named_the_first(
+    tmp_path: Path,
+) -> None:
+    async def test(node: ClusterNode, journal: Journal) -> None:
+        journal.roster = journal.other = Members((1,), (), (A,))
+        first, second = await asyncio.gather(
+            node.add("b", B.address), node.add("c", C.address), return_exceptions=True
+        )
+        assert isinstance(first, ClusterFile)
+        assert isinstance(second, ChangeInProgress)
+        assert "b is being added" in second.message
 
     run(test, tmp_path)
 
