@@ -106,6 +106,8 @@ class NodeFacts(Struct, frozen=True, kw_only=True):
     log: str = ""
     """Why its log takes no writes; empty if it does."""
     failed_partitions: tuple[int, ...] = ()
+    newer_partitions: tuple[int, ...] = ()
+    """Those of them that a newer release wrote: they are not damaged."""
 
 
 class NodeAnswer(Struct, frozen=True, kw_only=True):

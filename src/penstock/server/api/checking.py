@@ -27,6 +27,7 @@ from penstock.protocol.errors import NoLeader
 from penstock.server.api.call import Call, Context
 from penstock.server.api.forwarding import Cluster
 from penstock.server.http.message import Request
+from penstock.topics.core.codec import NewerEntries
 
 CLOCK_MS_MAX: Final = 5_000
 """Clocks further apart are told: a leader with a fast one would end leases and ttls early."""
@@ -40,7 +41,8 @@ _PATH: Final = "/v0/cluster/node"
 def own_facts(context: Context) -> NodeFacts:
     """What this node says of itself."""
     engine = context.engine
-    failed = [writer.number for writer in engine.writers if writer.is_out_of_service]
+    failed = [writer for writer in engine.writers if writer.is_out_of_service]
+    newer = [each.number for each in failed if isinstance(each.executor.error, NewerEntries)]
     total = free = 0
     if engine.options.data_dir is not None:
         usage = shutil.disk_usage(engine.options.data_dir)
@@ -51,7 +53,8 @@ def own_facts(context: Context) -> NodeFacts:
         disk_bytes=total,
         disk_free_bytes=free,
         log=engine.journal.store.status().read_only_reason or "",
-        failed_partitions=tuple(failed),
+        failed_partitions=tuple(each.number for each in failed),
+        newer_partitions=tuple(newer),
     )
 
 
@@ -114,7 +117,12 @@ def _of_disks(known: Mapping[str, NodeFacts]) -> Iterator[str]:
     for name, facts in known.items():
         if facts.log:
             yield f"the log of {name} takes no writes: {facts.log}"
-        for partition in facts.failed_partitions:
+        for partition in facts.newer_partitions:
+            yield (
+                f"partition {partition} of {name} was written by a newer release than "
+                f"{facts.version}: start that one again"
+            )
+        for partition in set(facts.failed_partitions).difference(facts.newer_partitions):
             yield (
                 f"partition {partition} of {name} is damaged and out of service there: "
                 f"`penstock cluster replace {name}` heals it"

@@ -26,6 +26,8 @@ from penstock.topics.core.entries import (  # noqa: F401  (Dropped: the example 
 from penstock.topics.core.partition import Entry
 from penstock.topics.core.versions import COMPLETE, NEWEST, REASONS, needed
 
+VERSIONS_END: Final = 0x80
+"""Bytes from here on never begin entries of any version."""
 _VERSIONS: Final = tuple(bytes((version,)) for version in range(1, NEWEST + 1))
 """Those that can be read."""
 _LARGE_BYTES: Final = 1_024
@@ -66,15 +68,21 @@ def encode_entries(entries: Sequence[Entry], version: int = NEWEST) -> bytes:
     return b"".join(parts)
 
 
+class NewerEntries(Corrupt):
+    """A newer release wrote these entries. Nothing is damaged: this program is too old for them."""
+
+
 def decode_entries(payload: bytes) -> list[Entry]:
     """The entries of one payload, or `Corrupt`."""
     if not payload.startswith(_VERSIONS):
         if payload.startswith(MARK):
             return [MembersChanged(decode_members(payload))]
-        raise Corrupt(
-            f"the log has entries of version {payload[:1]!r}, not up to {NEWEST}: "
-            "they are of another program or of a newer version of this one"
-        )
+        if payload and NEWEST < payload[0] < VERSIONS_END:
+            raise NewerEntries(
+                f"the log has entries of version {payload[0]}, and this release reads them up to "
+                f"version {NEWEST}: start the newer release again"
+            )
+        raise Corrupt(f"the log has an entry of another program, which begins with {payload[:8]!r}")
     try:
         return _DECODER.decode(memoryview(payload)[1:])
     except (msgspec.DecodeError, ValueError, RecursionError) as error:

@@ -28,10 +28,14 @@ def test_nodes_that_fit_together_have_no_problems() -> None:
         (node("b", version="2.0"), "different versions: a 1.0, b 2.0"),
         (node("b", log="no space left"), "the log of b takes no writes: no space left"),
         (node("b", failed_partitions=(3,)), "partition 3 of b is damaged"),
+        (
+            node("b", failed_partitions=(3,), newer_partitions=(3,)),
+            "partition 3 of b was written by a newer release than 1.0: start that one again",
+        ),
         (node("b", disk_free_bytes=512 * MIB), "the disk of b has 0.50 GiB left"),
         (NodeCheck(name="b", problem="no link"), "b is away: no link"),
     ],
-    ids=["fast", "slow", "version", "log", "damage", "disk", "away"],
+    ids=["fast", "slow", "version", "log", "damage", "downgrade", "disk", "away"],
 )
 def test_what_is_wrong_with_a_node_is_one_sentence(wrong: NodeCheck, words: str) -> None:
     (said,) = problems([node("a"), wrong], SAME)

@@ -13,7 +13,7 @@ from penstock.protocol.config import TopicConfig
 from penstock.protocol.errors import UpgradePending
 from penstock.raft.members import Members
 from penstock.topics.core.batch import Batch, parse_write
-from penstock.topics.core.codec import decode_entries, encode_entries
+from penstock.topics.core.codec import NewerEntries, decode_entries, encode_entries
 from penstock.topics.core.entries import (
     Advanced,
     Appended,
@@ -38,7 +38,7 @@ from penstock.topics.core.partition import Entry
 from penstock.topics.core.predicate import Predicate
 from penstock.topics.core.record import Routed
 from penstock.topics.core.router import RouterConfig, RouterRemoved, RouterStored
-from penstock.topics.core.versions import WrittenVersion
+from penstock.topics.core.versions import NEWEST, WrittenVersion
 
 MOST = 2**64 - 1
 DEEP = b"[" * 100_000 + b"]" * 100_000
@@ -118,6 +118,16 @@ def test_what_a_version_cannot_say_is_never_written_in_it(entry: Entry) -> None:
     WrittenVersion(3).check([entry])
     WrittenVersion(2).check([Dropped("t")])
     assert "penstock cluster status" in UpgradePending(3, 2).message
+
+
+def test_entries_of_a_newer_release_are_told_from_damage() -> None:
+    payload = encode_entries([Dropped("t")])
+    with pytest.raises(NewerEntries, match="start the newer release again"):
+        decode_entries(bytes((NEWEST + 1,)) + payload[1:])
+    for garbage in (b"", b"\x00" + payload[1:], b"\xff" + payload[1:]):
+        with pytest.raises(Corrupt) as error:
+            decode_entries(garbage)
+        assert not isinstance(error.value, NewerEntries)
 
 
 def test_the_entries_of_one_commit_come_back_in_order() -> None:
