@@ -57,6 +57,38 @@ def test_numbers_move_and_equal_the_twin_and_the_command_line(browser: Browser, 
         visit.check()
 
 
+def test_how_late_pushes_are_is_said_on_the_page_of_the_topic_that_has_them(
+    browser: Browser, server: ServerProcess
+):
+    base, name = url_of(server), "write to watcher, p99"
+    follow = [sys.executable, "-m", "penstock", "topic", "follow", "meters", "--url", base]
+    watcher = subprocess.Popen(follow, stdout=subprocess.DEVNULL)
+    try:
+        with visiting(browser, base) as visit:
+            wait_until(lambda: ask(base, "/v0/topics/meters?touch=false")["watchers"], "a watcher")
+            page = visit.open("/topics/meters")
+            nothing = stat(page, name)
+
+            def is_told() -> bool:
+                write(base, "meters", 1)
+                write(base, "other", 1)
+                return stat(page, name) != nothing
+
+            wait_until(is_told, "how late the watcher was")
+            assert re.fullmatch(r"(< 1|[\d.,]+)\s(ms|s)", stat(page, name))
+            history = ask(base, "/topics/meters?format=json")["sections"]["history"]
+            assert any(value is not None for value in history["push_p99_ms"])
+            page = visit.open("/topics/other")
+            write(base, "other", 1)
+            told = ask(base, "/topics/other?format=json")["sections"]["history"]
+            assert set(told["push_p99_ms"]) <= {None}
+            assert stat(page, name) == nothing, "nothing is pushed there"
+            visit.check()
+    finally:
+        watcher.kill()
+        watcher.wait()
+
+
 def test_what_pages_say_is_what_the_command_line_says(browser: Browser, server: ServerProcess):
     base = url_of(server)
     with visiting(browser, base) as visit:

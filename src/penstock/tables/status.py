@@ -8,7 +8,9 @@ programs.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from random import Random
 from typing import Any, NamedTuple
@@ -94,6 +96,16 @@ class StatusReader:
     def __init__(self, store: TableStore, settings: WarehouseSettings, clock: Clock) -> None:
         self._store, self._settings, self._clock = store, settings, clock
         self._lake: Catalog = store.lake
+        self._kept = threading.local()
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """What this thread reads within is as of one time, and its tables are judged once."""
+        self._kept.tables = []
+        try:
+            yield
+        finally:
+            self._kept.tables = None
 
     def report(self) -> dict[str, Any] | None:
         """A coordinator's last report, translated to this version's names."""
@@ -114,6 +126,14 @@ class StatusReader:
 
     def status(self) -> list[TableHealth]:
         """Every table: whether it is fresh, and what it waits for."""
+        kept: list[list[TableHealth]] | None = getattr(self._kept, "tables", None)
+        if kept is None:
+            return self._judged_tables()
+        if not kept:
+            kept.append(self._judged_tables())
+        return kept[0]
+
+    def _judged_tables(self) -> list[TableHealth]:
         found = self._store.definitions()
         tables = self._rows(set(found.graph.tables))
         published = self._published()

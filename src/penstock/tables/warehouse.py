@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -383,6 +383,10 @@ class Warehouse:
     def now_ms(self) -> int:
         """The warehouse's time."""
         return self._clock.now_ms()
+
+    def together(self) -> AbstractContextManager[None]:
+        """What this thread asks of the tables' states within is as of one time, and read once."""
+        return self._status.together()
 
     def status(self) -> list[TableHealth]:
         """Every table: whether it is fresh, and what it waits for."""

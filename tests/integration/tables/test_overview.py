@@ -138,3 +138,20 @@ def test_jobs_since_a_time_are_those_that_ended_after_it(place: Place, client: C
     assert ended_ms is not None
     assert len(place.warehouse.jobs(since_ms=ended_ms - 1)) == 1
     assert place.warehouse.jobs(since_ms=ended_ms) == []
+
+
+def test_what_is_read_together_is_as_of_one_time_and_the_next_reading_sees_changes(
+    place: Place,
+) -> None:
+    warehouse = place.warehouse
+    place.write("raw", [1])
+    warehouse.create("a", "SELECT id FROM raw", schedule="1h")
+    with warehouse.together():
+        first = warehouse.status()
+        warehouse.pause("a")
+        assert warehouse.status() is first
+        assert warehouse.why("a").reason is first[0].reason
+    [row] = warehouse.status()
+    assert row.reason is not first[0].reason
+    with warehouse.together():
+        assert warehouse.status()[0].reason is row.reason

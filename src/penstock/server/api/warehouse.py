@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 THREADS: Final = 4
 WAITING_MAX: Final = 64
+GATHER_S: Final = 0.001
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +87,15 @@ class TablesDesk:
     async def look(self, work: Callable[[Warehouse], T]) -> T:
         """Read a little of the catalog; `Busy` if too many others are waiting.
 
-        What is asked for in the same turn of the loop is read by one thread and told in one turn:
-        for short reads, the way to a thread and back costs the loop more than the answer.
+        What is asked for within a millisecond is read by one thread and told in one turn of the
+        loop: for short reads, the way to a thread and back costs the loop more than the answer, and
+        several threads hold it up for longer, as they share the interpreter's lock.
         """
         with self._counted():
             loop = asyncio.get_running_loop()
             future: asyncio.Future[T] = loop.create_future()
             if not self._looks:
-                loop.call_soon(self._look)
+                loop.call_later(GATHER_S, self._look)
             self._looks.append((work, future))
             try:
                 return await future
@@ -153,11 +155,12 @@ def _all_of(
 ) -> list[tuple[Any, Exception | None]]:
     """The results of some works, or why they failed."""
     found: list[tuple[Any, Exception | None]] = []
-    for work in works:
-        try:
-            found.append((work(warehouse), None))
-        except Exception as error:
-            found.append((None, _told(error)))
+    with warehouse.together():
+        for work in works:
+            try:
+                found.append((work(warehouse), None))
+            except Exception as error:
+                found.append((None, _told(error)))
     return found
 
 

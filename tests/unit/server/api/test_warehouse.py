@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import pytest
@@ -28,8 +28,14 @@ class Parked:
         yield
 
 
+class Nothing:
+    """A warehouse that has nothing."""
+
+    together = nullcontext
+
+
 def desk() -> TablesDesk:
-    return TablesDesk(WarehousePlace("sqlite:nowhere"), object)  # type: ignore[arg-type,return-value]
+    return TablesDesk(WarehousePlace("sqlite:nowhere"), Nothing)  # type: ignore[arg-type]
 
 
 def raises(error: Exception) -> Callable[[Any], Any]:
@@ -80,7 +86,7 @@ class Turns(TablesDesk):
     """Counts how often a thread is asked."""
 
     def __init__(self) -> None:
-        super().__init__(WarehousePlace("sqlite:nowhere"), object)  # type: ignore[arg-type]
+        super().__init__(WarehousePlace("sqlite:nowhere"), Nothing)  # type: ignore[arg-type]
         self.turns = 0
 
     def _do(self, work: Callable[[Any], Any]) -> Any:
@@ -88,7 +94,7 @@ class Turns(TablesDesk):
         return super()._do(work)
 
 
-def test_what_is_looked_at_in_one_turn_of_the_loop_takes_one_turn_of_a_thread() -> None:
+def test_what_is_looked_at_at_the_same_time_takes_one_turn_of_a_thread() -> None:
     async def look() -> tuple[int, list[Any]]:
         tables = Turns()
         wrong = raises(CatalogAway("the catalog cannot be reached"))
