@@ -39,6 +39,10 @@ from penstock.tables.rows import GRAPH_VERSION, MADE, SELECT_VALUE, SET_VALUE
 from penstock.tables.store import Definitions, TableStore
 
 _TRIES_MAX = 20
+_CHECKED_MAX = 50
+"""The engine checks the queries of no more tables that are made at once: it takes a while."""
+UNFILLED_MAX = 8
+"""So many tables without contents may be below one whose query the engine checks."""
 T = TypeVar("T")
 
 
@@ -148,9 +152,9 @@ class Definer:
         made = [*plan.create, *changed]
         shapes = Relations({**lake, **topics}, plan.graph, {table.name for table in made})
         check_differential(made, shapes)
-        for table in made:
-            if table.query != getattr(found.graph.tables.get(table.name), "query", None):
-                self._check_query(table, replace(with_news, graph=plan.graph))
+        steps = [*plan.create, *(s.table for s in plan.replace if "query" in s.changes)]
+        for table in steps if len(steps) <= _CHECKED_MAX else ():
+            self._check_query(table, replace(with_news, graph=plan.graph))
         return plan
 
     # topics --------------------------------------------------------------------------------------
@@ -332,13 +336,19 @@ def topic_shapes(found: Definitions) -> dict[str, RelationShape]:
 
 
 def inputs_of(
-    store: TableStore, table: TableDefinition, known: Definitions
-) -> dict[str, TableVersion | TopicRead | str]:
-    """What the query of a table reads; a table without contents is its query."""
+    store: TableStore, table: TableDefinition, known: Definitions, *, refreshed: bool
+) -> dict[str, TableVersion | TopicRead | str] | None:
+    """What the query of a table reads; a table without contents is its query.
+
+    With `refreshed` every stream table is: its next refresh may add columns. None if there are more
+    than `UNFILLED_MAX` of these.
+    """
     found: dict[str, TableVersion | TopicRead | str] = {}
     with store.lake.look() as reader:
         at = reader.latest()
-        filled = store.frontiers(reader)
+        filled = set() if refreshed else set(store.frontiers(reader))
+    before = store.definitions().graph.tables
+    filled -= {n for n, found in known.graph.tables.items() if before.get(n, found) != found}
     wanted = list(table.sources)
     while wanted:
         name = wanted.pop()
@@ -351,6 +361,8 @@ def inputs_of(
             found[name] = TopicRead(source.url, topic, source.schema, 0, 0, source.key)
         elif name in known.graph.tables and name not in filled:
             found[name] = known.graph.tables[name].query
+            if sum(isinstance(each, str) for each in found.values()) > UNFILLED_MAX:
+                return None
             wanted += known.graph.tables[name].sources
         else:
             found[name] = store.lake.table_at(name, at)

@@ -564,10 +564,23 @@ class Warehouse:
             return
         try:
             engine = self._engine()
-            if isinstance(engine, Checks):
-                engine.check(table.query, inputs_of(self._store, table, known))
+            if not isinstance(engine, Checks):
+                return
+            try:
+                self._checked(engine, table, known, refreshed=False)
+            except Rejected:
+                if not any(name in known.graph.tables for name in table.sources):
+                    raise
+                self._checked(engine, table, known, refreshed=True)
         finally:
             self._in_use.release()
+
+    def _checked(
+        self, engine: Checks, table: TableDefinition, known: Definitions, *, refreshed: bool
+    ) -> None:
+        inputs = inputs_of(self._store, table, known, refreshed=refreshed)
+        if inputs is not None:
+            engine.check(table.query, inputs)
 
     def _relations(self) -> list[str]:
         """All relations that a query could name."""

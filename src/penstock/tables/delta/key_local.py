@@ -14,6 +14,7 @@ from penstock.tables.delta.writing import (
     ONE,
     WEIGHT,
     DeltaWriter,
+    each_row,
     listed,
     named,
     ranges_of,
@@ -140,7 +141,7 @@ def _sides(writer: DeltaWriter, node: Node, keys: Sequence[str], delta: str) -> 
 def _of_both(writer: DeltaWriter, node: Node, old: str, delta: str) -> str:
     """Some old rows as they were, and with the changes as they are."""
     both = f"({_counted(writer, node, old, delta)}) AS {writer.alias()}"
-    shown, each = _each_row(writer, node)
+    shown, each = each_row(writer, node)
     counted = f"SELECT {shown}, SUM(__o) AS __o, SUM(__o + __d) AS __n FROM {both} GROUP BY {each}"
     if not node.columns:
         counted = f"SELECT SUM(__o) AS __o, SUM(__o + __d) AS __n FROM {both}"
@@ -156,18 +157,6 @@ def _of_both(writer: DeltaWriter, node: Node, old: str, delta: str) -> str:
         f"SELECT {listed((*node.columns, '__s'))} FROM ({repeated}) AS {writer.alias()} "
         f"LATERAL VIEW EXPLODE(SEQUENCE({ONE}, __c)) {times} AS __i"
     )
-
-
-def _each_row(writer: DeltaWriter, node: Node) -> tuple[str, str]:
-    """The columns of equal rows, and what makes them equal.
-
-    As a key, -0.0 is 0.0, and Spark gives it back as that; a CAST to STRING above tells them apart.
-    So floats that are as they were read are told apart here.
-    """
-    floats = frozenset(writer.floats(node))
-    shown = listed(f"MAX({c}) AS {c}" if c in floats else c for c in node.columns)
-    signs = (f"IF({c} = 0, CAST({c} AS STRING), NULL)" for c in node.columns if c in floats)
-    return shown, listed((*node.columns, *signs))
 
 
 def _both(writer: DeltaWriter, node: Node, keys: Sequence[str], delta: str) -> str:
@@ -206,7 +195,7 @@ def new_rows(
         found = f"SELECT {listed(f'{theirs} AS {ours}' for theirs, ours in pairs)} FROM {view}"
         old = semi(writer, old, node.columns, keys, found)
         delta = semi(writer, delta, (*node.columns, WEIGHT), keys, found)
-    shown, each = _each_row(writer, node)
+    shown, each = each_row(writer, node)
     times = writer.alias()
     counted = (
         f"SELECT {shown}, CAST(SUM({WEIGHT}) AS BIGINT) AS __c FROM ("

@@ -16,6 +16,7 @@ from penstock.tables.delta.writing import (
     WEIGHT,
     DeltaWriter,
     all_of,
+    each_row,
     listed,
     named,
     semi,
@@ -234,15 +235,16 @@ def _count_by_row(writer: DeltaWriter, node: Mark, lefts: str, right: str | None
             f"WHERE __ld <> 0 OR EXISTS(SELECT 1 FROM ({right}) AS {met} "
             f"WHERE {all_of(node.conditions)})"
         )
+    shown, each = each_row(writer, node.left)
     single = (
-        f"SELECT {columns}, SUM(__lo) AS __lo, SUM(__ld) AS __ld "
-        f"FROM ({lefts}) AS {writer.alias()} GROUP BY {columns}"
+        f"SELECT {shown}, SUM(__lo) AS __lo, SUM(__ld) AS __ld "
+        f"FROM ({lefts}) AS {writer.alias()} GROUP BY {each}"
     )
     return (
-        f"SELECT {columns}, __lo, __ld, COALESCE(SUM(__ro), 0) AS __ro, "
+        f"SELECT {shown}, __lo, __ld, COALESCE(SUM(__ro), 0) AS __ro, "
         f"COALESCE(SUM(__rd), 0) AS __rd FROM ({single}) AS {rows} "
         f"LEFT JOIN ({rights}) AS {matches} ON {all_of(node.conditions)} "
-        f"GROUP BY {columns}, __lo, __ld"
+        f"GROUP BY {each}, __lo, __ld"
     )
 
 

@@ -34,7 +34,7 @@ from penstock.tables.delta.key_local import new_rows
 from penstock.tables.delta.moments import MOMENTS, decimal_mean, moment, products, whole
 from penstock.tables.delta.ranges import Ranges
 from penstock.tables.delta.rules import Texts
-from penstock.tables.delta.writing import WEIGHT, Names, all_of, listed, quoted, sql
+from penstock.tables.delta.writing import WEIGHT, Names, all_of, each_row, listed, quoted, sql
 
 ROWS: Final = "__n"
 """How many rows a group has."""
@@ -172,10 +172,10 @@ class State:
             return None
         is_net = is_net and is_row_by_row(self._node.child)
         if self.rereads and not is_net:  # a row that comes and leaves again is no extreme
-            columns = listed(self._node.child.columns)
+            shown, each = each_row(texts, self._node.child)
             text = (
-                f"SELECT {columns}, SUM({WEIGHT}) AS {WEIGHT} FROM ({text}) AS changes "
-                f"GROUP BY {columns} HAVING SUM({WEIGHT}) <> 0"
+                f"SELECT {shown}, SUM({WEIGHT}) AS {WEIGHT} FROM ({text}) AS changes "
+                f"GROUP BY {each} HAVING SUM({WEIGHT}) <> 0"
             )
         return texts.complete(self._grouped(text, outs=True))
 

@@ -80,6 +80,18 @@ def semi(
     )
 
 
+def each_row(writer: DeltaWriter, node: Node) -> tuple[str, str]:
+    """The columns of equal rows, and what makes them equal.
+
+    As a key, -0.0 is 0.0, and Spark gives it back as that; a CAST to STRING above tells them apart.
+    So floats that are as they were read are told apart here.
+    """
+    floats = frozenset(writer.floats(node))
+    shown = listed(f"MAX({c}) AS {c}" if c in floats else c for c in node.columns)
+    signs = (f"IF({c} = 0, CAST({c} AS STRING), NULL)" for c in node.columns if c in floats)
+    return shown, listed((*node.columns, *signs))
+
+
 def ranges_of(writer: DeltaWriter, node: Node, columns: Iterable[str]) -> dict[str, Range]:
     """The ranges that are known of columns in the changes of an operator."""
     found = {column: writer.range_of(node, column) for column in columns}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from penstock.kernel.errors import Rejected
@@ -42,3 +44,19 @@ def test_what_is_wrong_with_another_table_is_not_held_against_its_readers(shop: 
     shop.warehouse.create("later", "SELECT id FROM well", mode="full")
     with pytest.raises(Rejected, match="no column 'id'"):
         shop.warehouse.create_or_replace("well", "SELECT id FROM t", mode="full")
+
+
+def test_columns_that_the_next_refresh_adds_may_be_read(shop: Shop, tmp_path: Path) -> None:
+    shop.run("CREATE TABLE t (id INTEGER)", "INSERT INTO t VALUES (1)")
+    shop.create("whole", "SELECT * FROM t")
+    shop.settle(executed=Mode.FULL)
+    shop.run("ALTER TABLE t ADD COLUMN more INTEGER")
+    shop.warehouse.create("later", "SELECT more + 1 AS m FROM whole", mode="full")
+    with pytest.raises(Rejected, match="no function 'nothing'"):
+        shop.warehouse.create("bad", "SELECT nothing(more) AS m FROM whole", mode="full")
+    (tmp_path / "whole.sql").write_text("SELECT id, id AS other FROM t")
+    (tmp_path / "later.sql").write_text("SELECT abs(other) AS m FROM whole")
+    shop.warehouse.apply(tmp_path)
+    (tmp_path / "later.sql").write_text("SELECT asb(other) AS m FROM whole")
+    with pytest.raises(Rejected, match="did you mean 'abs'"):
+        shop.warehouse.apply(tmp_path)

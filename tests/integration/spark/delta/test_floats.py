@@ -96,17 +96,26 @@ def test_the_sign_of_zero_is_that_of_the_row(shop: Shop) -> None:
     shop.run(
         "CREATE TABLE zeros AS SELECT i AS id, i % 3 AS k, 0.0::DOUBLE AS d FROM range(30) r(i)"
     )
+    shop.run("CREATE TABLE ids AS SELECT i % 3 AS k, i AS n FROM range(9) r(i)")
     views = {
         "texts": "SELECT k, sort_array(collect_list(CAST(d AS STRING))) AS s FROM zeros GROUP BY k",
         "numbered": "SELECT id, CAST(d AS STRING) AS s FROM (SELECT *, row_number() OVER "
         "(PARTITION BY k ORDER BY id) AS r FROM zeros) WHERE r < 9",
         "last": "SELECT k, min(CAST(d AS STRING)) AS s FROM zeros GROUP BY k",
+        "joined": "SELECT k, min(CAST(d AS STRING)) AS s FROM zeros JOIN ids USING (k) GROUP BY k",
+        "alone": "SELECT id, CAST(d AS STRING) AS s FROM zeros WHERE NOT EXISTS "
+        "(SELECT 1 FROM ids WHERE ids.k = zeros.k AND ids.n < zeros.id)",
         "lines": "SELECT id, CAST(d AS STRING) AS s FROM zeros",
     }
     for name, query in views.items():
         shop.create(name, query)
     shop.refresh()
-    shop.run("UPDATE zeros SET d = -d WHERE id % 4 = 0", "INSERT INTO zeros VALUES (7, 1, -0.0)")
-    for name, record in shop.refresh().items():
-        assert record.executed is Mode.DIFFERENTIAL
-        assert shop.warehouse.verify(name).is_same, name
+    batches = (
+        ("UPDATE zeros SET d = -d WHERE id % 4 = 0", "INSERT INTO zeros VALUES (7, 1, -0.0)"),
+        ("UPDATE zeros SET d = -d WHERE id % 8 = 0", "UPDATE ids SET n = n + 2, k = 1 WHERE k = 0"),
+    )
+    for batch in batches:
+        shop.run(*batch)
+        for name, record in shop.refresh().items():
+            assert record.executed is Mode.DIFFERENTIAL
+            assert shop.warehouse.verify(name).is_same, name

@@ -53,7 +53,7 @@ QUERIES = [
     "SELECT k, m, w.n z FROM t FULL JOIN u USING (k) JOIN t w USING (k)",
     "SELECT k, m, w.n z FROM t RIGHT JOIN u USING (k) LEFT JOIN t w USING (k)",
     "SELECT k, m, w.n z FROM t FULL JOIN u USING (k) FULL JOIN t w USING (k) WHERE k > 1",
-    "SELECT k, m, w.n z FROM t RIGHT JOIN u USING (k) JOIN t w ON w.n = k",
+    "SELECT k, m, w.j FROM t RIGHT JOIN u USING (k) JOIN (SELECT n AS j FROM t) w ON w.j = k",
     "SELECT k, n, sum(sum(n)) OVER (PARTITION BY k) s FROM t GROUP BY k, n",
     "SELECT k, n, lag(count(*)) OVER (PARTITION BY k ORDER BY n) s FROM t GROUP BY k, n",
     "SELECT t.k FROM t LEFT SEMI JOIN u n ON t.k = n.k",
