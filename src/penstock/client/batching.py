@@ -23,7 +23,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 
-from penstock.kernel.errors import Rejected
+from penstock.kernel.errors import Rejected, without_traceback
 from penstock.kernel.units import MIB
 from penstock.protocol.errors import CallError, RecordTooLarge
 
@@ -82,7 +82,7 @@ class Batcher:
     def add(self, record: bytes) -> None:
         """Accept a record. After a failure, raises it instead: order could not be kept."""
         if self.failure is not None:
-            raise self.failure
+            raise without_traceback(self.failure)
         if len(record) > self._limits.waiting_bytes_max:
             raise RecordTooLarge(
                 f"the record has {len(record)} bytes; the writer holds at most "

@@ -11,6 +11,7 @@ import logging
 import sys
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from resource import RUSAGE_CHILDREN, getrusage
 from time import perf_counter
 from typing import Any
 
@@ -21,7 +22,8 @@ from tests.simulator.system import world as system
 
 VACUOUS_MAX = 0.05
 EVENTS_GOAL, STEPS_GOAL = 80_000, 5_000
-"""A second, on a machine without other work: it is told, and does not fail a run."""
+"""A second of a processor's time, so that others on the machine do not count; it is told, and does
+not fail a run."""
 
 
 def main() -> int:
@@ -101,12 +103,15 @@ def _tell(trial: Trial, results: list[Any], failed: int, took_s: float, *, whole
     trial.at_most("vacuous", vacuous, int(VACUOUS_MAX * len(results)))
     for name, count in more.items():
         trial.row(name, count)
-    a_second = more[word] / took_s
-    trial.row(f"{word} a second, all processes together", a_second, "1/s",
-              goal=f"at least {goal:,}", met=a_second >= goal)  # fmt: skip
+    used_s = sum(getrusage(RUSAGE_CHILDREN)[:2])
+    a_second, busy = more[word] / took_s, more[word] / used_s
+    trial.row(f"{word} a second, all processes together", a_second, "1/s")
+    trial.row(f"{word} a second of a processor's time", busy, "1/s",
+              goal=f"at least {goal:,}", met=busy >= goal)  # fmt: skip
     first = ", ".join(f"{count} {name}" for name, count in counts.items())
     rest = ", ".join(f"{count:,} {name}" for name, count in more.items())
-    return f"{first}; {rest} in {took_s:.0f} s ({a_second:,.0f} {word}/s, goal {goal:,})"
+    rates = f"{a_second:,.0f} {word}/s; {busy:,.0f} by processor time, goal {goal:,}"
+    return f"{first}; {rest} in {took_s:.0f} s ({rates})"
 
 
 if __name__ == "__main__":

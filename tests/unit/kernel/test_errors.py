@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from traceback import walk_tb
+
 from penstock.kernel import errors
 
 
@@ -16,3 +18,16 @@ def test_every_kind_of_error_has_its_own_code_and_carries_its_facts() -> None:
 def test_busy_can_say_when_to_come_back() -> None:
     assert errors.Busy("full", retry_after_ms=250, depth=9).retry_after_ms == 250
     assert errors.Busy("full").retry_after_ms is None
+
+
+def test_an_error_that_is_raised_anew_keeps_nothing_of_the_times_before() -> None:
+    kept = errors.Unavailable("another node leads")
+
+    def raised(error: errors.PenstockError) -> int:
+        try:
+            raise error
+        except errors.PenstockError as found:
+            return len(list(walk_tb(found.__traceback__)))
+
+    assert [raised(kept) for _ in range(3)] == [1, 2, 3]
+    assert [raised(errors.without_traceback(kept)) for _ in range(3)] == [1, 1, 1]

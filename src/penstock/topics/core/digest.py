@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from penstock.topics.core.batch import Item, unpacked
-from penstock.topics.core.cold_row import ColdBlock
+from penstock.topics.core.cold_row import ColdBlock, ColdRow
 from penstock.topics.core.partition import Partition
 from penstock.topics.core.record import RawRecord
 from penstock.topics.core.space import parts_of, state_of
@@ -66,16 +66,19 @@ def capture(partition: Partition, topic: Topic) -> CapturedTopic:
     if topic.config.durability == "ephemeral" or topic.has_unlogged:
         facts = (name, topic.config, topic.epoch)
         return CapturedTopic(name, _hash(_ENCODER.encode(facts)), is_compared=False)
-    cold = tuple(
-        CapturedBlock(
-            block,
-            max(block.first_seq, row.cold.base_seq),
-            *row.cold.span(block.first_seq, block.last_seq),
-        )
-        for block in row.cold.blocks
-    )
+    cold = tuple(_capture_cold(row.cold))
     first_seq, times, items = row.hot()
     return CapturedTopic(name, _plain(partition, topic), first_seq, times, tuple(items), cold)
+
+
+def _capture_cold(cold: ColdRow) -> Iterator[CapturedBlock]:
+    """The blocks, each from where the one before it ends: a permanent and a spilled one overlap."""
+    next_seq = cold.base_seq
+    for block in cold.blocks:
+        first_seq = max(block.first_seq, next_seq)
+        if first_seq <= block.last_seq:
+            yield CapturedBlock(block, first_seq, *cold.span(first_seq, block.last_seq))
+            next_seq = block.last_seq + 1
 
 
 def hash_hot(captured: CapturedTopic, start: int, stop: int) -> tuple[int, int]:

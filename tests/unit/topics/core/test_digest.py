@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +10,15 @@ import pytest
 
 from penstock.topics.core.batch import Batch, WriteRequest
 from penstock.topics.core.codec import decode_entries, encode_entries
+from penstock.topics.core.cold_row import ColdBlock
 from penstock.topics.core.digest import capture, capture_itself, digest, hash_cold, hash_hot
 from penstock.topics.core.leases import ClaimRequest
 from penstock.topics.core.partition import DecidedChange, Partition
 from penstock.topics.core.record import make_record
-from penstock.topics.core.record_row import SlotRun
+from penstock.topics.core.record_row import RecordRow, SlotRun
 from penstock.topics.persist.data_dir import ColdFiles
-from penstock.topics.persist.segments import SegmentHead
+from penstock.topics.persist.segments import SegmentHead, read_spilled, spilled_bytes
+from penstock.topics.persist.spill import SpillFile
 
 
 class Pair:
@@ -47,7 +50,9 @@ def digest_of(partition: Partition, files: ColdFiles | None = None) -> dict[str,
         sums = [hash_hot(captured, 0, count // 2)[0], hash_hot(captured, count // 2, count)[0]]
         for block in captured.cold:
             assert files is not None
-            sums.append(hash_cold(block, files.read(block.block).records)[0])
+            is_spilled = block.block.spill is not None
+            found_in = read_spilled(block.block) if is_spilled else files.read(block.block).records
+            sums.append(hash_cold(block, found_in)[0])
         found[topic.name] = digest(captured, sums)
     return found
 
@@ -77,6 +82,31 @@ def test_cold_records_count_as_those_in_memory(pair: Pair, tmp_path: Path) -> No
     pair.do(pair.one.decide_removal("t", [60, 150], pair.now_ms))
     assert row.cold.count
     assert digest_of(pair.other, files) == digest_of(pair.one)
+
+
+def test_a_record_that_is_in_a_spilled_and_in_a_permanent_block_counts_once(
+    pair: Pair, tmp_path: Path
+) -> None:
+    """A spilled block is kept until permanent ones have the whole of it."""
+    files, spill = ColdFiles(tmp_path), SpillFile(tmp_path)
+    row = pair.other.topics["t"].row
+    runs: list[SlotRun] = list(row.runs(0, 150))
+    row.seal([spilled(row, spill, start, start + 100) for start in (0, 100)])
+    row.seal(files.write("0-1.segment", SegmentHead(0, "t", 1), runs))
+    blocks = row.cold.blocks
+    assert any(a.last_seq >= b.first_seq for a, b in pairwise(blocks)), blocks
+    assert digest_of(pair.other, files) == digest_of(pair.one)
+    pair.do(pair.one.decide_removal("t", [60, 130, 180], pair.now_ms))
+    assert digest_of(pair.other, files) == digest_of(pair.one)
+
+
+def spilled(row: RecordRow, file: SpillFile, start: int, stop: int) -> ColdBlock:
+    first_seq, _, items = row.oldest_hot(stop - start, 1 << 20, start)
+    data = spilled_bytes(first_seq, items)
+    return ColdBlock(
+        "spill", file.append(data), len(data),
+        first_seq=first_seq, last_seq=first_seq + len(items) - 1, spill=file,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
