@@ -6,7 +6,7 @@ import asyncio
 import logging
 import secrets
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -31,7 +31,7 @@ from penstock.protocol.errors import NoLeader, NotTheLeader, OutcomeUnknown
 from penstock.raft.members import Members, Named
 from penstock.server.api.forwarding import PassedExchange
 from penstock.server.api.queries import key_of
-from penstock.server.http.message import Answer, Application, Request
+from penstock.server.http.message import USUAL, Answer, Request, Sender
 from penstock.topics.core.versions import NEWEST
 from penstock.topics.engine.engine import Engine
 from penstock.topics.engine.options import EngineOptions
@@ -43,6 +43,9 @@ from penstock.topics.persist.data_dir import (
     read_layout,
     write_file,
 )
+
+if TYPE_CHECKING:
+    from penstock.server.api.app import TopicApplication
 
 CLUSTER_BYTES: Final = 8
 """Random bytes of a cluster's id."""
@@ -168,7 +171,7 @@ class ServedCluster:
     def __init__(self, file: ClusterFile, options: NodeOptions, *, clock: Clock) -> None:
         self.own = file.member.id
         self.node = ClusterNode(file, options, clock=clock, serve=self._serve)
-        self.application: Application | None = None
+        self.application: TopicApplication | None = None
         """Answers what peers pass on; None until this node is ready."""
 
     def leader(self, partition: int) -> int:
@@ -189,8 +192,12 @@ class ServedCluster:
 
     async def forward(self, member: int, partition: int, request: Request, peer: str) -> Answer:
         """Pass a request on; raises `NoLeader` if it was not sent, `OutcomeUnknown` if it was."""
+        digest = b""
+        if self.application is not None:
+            auth = self.application.context.auth
+            digest = auth.key_digest(request.headers, request.sender)
         passed = PassedOn(
-            request.method, request.path, request.query, request.headers, request.body, peer
+            request.method, request.path, request.query, request.headers, request.body, peer, digest
         )
         try:
             answer = await self.node.calls.call(member, partition, passed)
@@ -229,7 +236,10 @@ class ServedCluster:
 
     async def _serve(self, passed: PassedOn) -> PassedBack:
         """Answer a request that a peer passed on."""
-        request = Request(passed.method, passed.path, passed.query, passed.headers, passed.body)
+        sender = Sender(key_digest=passed.key_digest) if passed.key_digest else USUAL
+        request = Request(
+            passed.method, passed.path, passed.query, passed.headers, passed.body, sender
+        )
         exchange = PassedExchange(request, passed.peer)
         if self.application is None:
             refused = NoLeader("the node that leads is starting or ending: nothing was changed")

@@ -55,6 +55,8 @@ class PassedOn(msgspec.Struct, frozen=True, array_like=True):
     headers: dict[str, str]
     body: bytes
     peer: str = ""
+    key_digest: bytes = b""
+    """Of the key with which the client's browser has signed in at the node that passes it on."""
 
 
 class PassedBack(msgspec.Struct, frozen=True, array_like=True):

@@ -93,6 +93,45 @@ def test_a_removal_that_leaves_no_majority_is_refused_and_says_what_is_lost(
     wait_until(lambda: link(leader, away.name) == "up", "the link to be up")
 
 
+def test_a_browser_that_signed_in_at_one_node_may_change_what_another_one_leads(
+    tmp_path: Path,
+) -> None:
+    with cluster(tmp_path, "a", "b", "c", partitions=1) as made:
+        for node in made.nodes.values():
+            node.environ = {"PENSTOCK_API_KEYS": "root,looker:read"}
+            assert node.stop() == 0
+            node.start()
+        wait_until(lambda: led_by(made), "a leader")
+        node = made.others(led_by(made))[0]
+        assert node.call("PUT", "/v0/topics/t", {}).status == 401
+        root, looker = (cookie_of(node, key) for key in ("root", "looker"))
+        made_topic = node.call("PUT", "/v0/topics/t", {}, headers={"cookie": root})
+        assert made_topic.status in (200, 201), made_topic
+        assert made_topic.headers["x-penstock-leader"]
+        refused = node.call("PUT", "/v0/topics/t", {}, headers={"cookie": looker})
+        assert (refused.status, refused.body["error"]["code"]) == (403, "forbidden")
+        guessed = node.call("PUT", "/v0/topics/t", {}, headers={"cookie": "penstock=guess"})
+        assert guessed.status == 401
+        signed_in = {"cookie": root}  # the other nodes answer this one for the browser's sake
+        wait_until(
+            lambda: not node.call("GET", "/v0/cluster/checks", headers=signed_in).body["problems"],
+            "all nodes to say how they are",
+        )
+
+
+def led_by(made: Processes) -> str:
+    """Who leads partition 0, by the word of a node that wants a key."""
+    view = made["a"].call("GET", "/v0/cluster", headers={"authorization": "Bearer root"}).body
+    leader: str = view["partitions"][0]["leader"]
+    return leader
+
+
+def cookie_of(node: Process, key: str) -> str:
+    """What a browser sends after it has signed in at a node."""
+    reply = node.call("POST", "/v0/session", headers={"authorization": f"Bearer {key}"})
+    return str(reply.headers["set-cookie"]).partition(";")[0]
+
+
 def write_on(node: Process, topic: str, value: Any) -> None:
     """Write with a key until the write is answered."""
     wait_until(

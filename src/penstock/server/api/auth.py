@@ -111,6 +111,16 @@ class KeyRing:
                 found = grant
         return found
 
+    def of_digest(self, digest: bytes) -> Grant:
+        """The grant of a key whose digest a peer has told, or `Unauthorized`."""
+        for grant in self._grants:
+            if compare_digest(grant.digest, digest):
+                return grant
+        raise Unauthorized(
+            "this node does not have the API key that was used to sign in at the node which passed "
+            "this on: give all nodes of a cluster the same keys"
+        )
+
     def identify(self, key: str | None) -> Grant:
         """The grant of a presented key, or `Unauthorized`."""
         grant = None if key is None else self.find(key)

@@ -145,10 +145,20 @@ class Authenticator:
             return None
         key = bearer(headers) or key
         if key is None:
+            if sender.key_digest:
+                return self.keys.of_digest(sender.key_digest)
             session = self.session_of(headers, sender)
             if session is not None:
                 return session.grant
         return self.keys.identify(key)
+
+    def key_digest(self, headers: Mapping[str, str], sender: Sender) -> bytes:
+        """What a peer that a request is passed on to is told: it does not know this node's cookies.
+
+        Empty if the request has no session here.
+        """
+        session = self.session_of(headers, sender)
+        return session.grant.digest if session is not None else b""
 
     def session_of(self, headers: Mapping[str, str], sender: Sender) -> SignedIn | None:
         """The session of a request's cookie, which counts only for pages of this server."""

@@ -48,6 +48,8 @@ class Sender(msgspec.Struct, frozen=True, gc=False, eq=False, kw_only=True):
     """CORS headers of every answer, so that the page may read it."""
     is_same_origin: bool = True
     """Whether nothing says that a page of another origin sent it, not even one that is let in."""
+    key_digest: bytes = b""
+    """Of a request that a peer passed on: the key with which the browser signed in there."""
 
     def check(self, *, changes: bool) -> None:
         """Refuse a request from this sender; `changes` tells whether it would change something."""

@@ -211,6 +211,8 @@ class Socket(Pusher):
         told = self._call.request.headers.get("authorization")
         if key is not None or told is not None:
             headers["authorization"] = told or f"Bearer {key}"
+        elif (cookie := self._call.request.headers.get("cookie")) is not None:
+            headers["cookie"] = cookie
         query = "" if operation.return_seqs else "return_seqs=false"
         path = f"/v0/topics/{operation.topic}"
         return Request("POST", path, query, headers, operation.raw)

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.protocol.errors import Throttled
+from penstock.protocol.errors import Throttled, Unauthorized
 from penstock.protocol.session import SESSION_MS, SESSIONS_MAX, WRONG_KEYS_MAX, WRONG_KEYS_MS
-from penstock.server.api.auth import Grant
+from penstock.server.api.auth import Grant, parse_keys
 from penstock.server.api.sessions import Sessions, WrongKeys, cookies
 from penstock.server.http.message import USUAL, Request, Sender
 from penstock.testing.clock import ManualClock
@@ -350,3 +350,13 @@ def test_a_session_that_ended_is_told_of_once():
     sessions.end(found)
     assert sessions.take_ended(0) == {found.digest}
     assert sessions.take_ended(0) == set()
+
+
+def test_a_digest_that_a_peer_tells_is_the_grant_of_the_same_key_or_refused():
+    keys = parse_keys("root,looker:read")
+    assert keys is not None
+    looker = keys.find("looker")
+    assert looker is not None
+    assert keys.of_digest(looker.digest) is looker
+    with pytest.raises(Unauthorized, match="give all nodes of a cluster the same keys"):
+        keys.of_digest(b"\0" * 32)
