@@ -11,7 +11,10 @@ from tests.e2e.test_live import write
 from tests.e2e.visiting import ask, visiting
 from tests.waiting import wait_until
 
-COLUMNS = {"/topics/meters": {"in", "out"}, "/queues/jobs": {"in", "out", "ready", "leased"}}
+COLUMNS = {
+    "/topics/meters": {"in", "out", "push_p99_ms"},
+    "/queues/jobs": {"in", "out", "ready", "leased"},
+}
 
 
 def points(base: str, name: str) -> Any:
