@@ -340,6 +340,24 @@ def test_jobs_come_until_the_stream_is_lost_and_then_on():
     ]  # fmt: skip
 
 
+def test_a_job_that_fails_goes_back_without_a_reason_where_older_nodes_cannot_read_it():
+    nacked = []
+
+    def answer(seen):
+        if seen.method == "GET":
+            return [STREAM_HEAD, chunk(job_frame(1)), HANG]
+        nacked.append(seen.json())
+        if "reason" in nacked[-1]:
+            return failed(409, "upgrade_pending")
+        return answered(200, {"topic": "q", "nacked": 1, "skipped": [], "ready": 1, "in_flight": 0})
+
+    with scripted(answer) as server, Client(quick(server.url)) as client:
+        work = client.work("q", "me", lease_ms=60_000)
+        with pytest.raises(ZeroDivisionError), next(work):
+            raise ZeroDivisionError
+    assert [each.get("reason") for each in nacked] == ["ZeroDivisionError", None]
+
+
 @pytest.mark.parametrize("kind", ["work", "watch"])
 def test_a_stream_that_was_idle_since_its_last_outage_has_all_its_time_for_the_next(
     kind, monkeypatch

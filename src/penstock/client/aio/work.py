@@ -25,7 +25,13 @@ from penstock.client.leasing import Lease, Leases
 from penstock.client.transports.aio import AsyncAttempt, AsyncConnection, AsyncSignal
 from penstock.client.watching import SILENCE_HEARTBEATS
 from penstock.protocol.answers import ClaimedJob
-from penstock.protocol.errors import CallError, OutcomeUnknown, ServerUnavailable, Throttled
+from penstock.protocol.errors import (
+    CallError,
+    OutcomeUnknown,
+    ServerUnavailable,
+    Throttled,
+    UpgradePending,
+)
 
 T = TypeVar("T")
 
@@ -203,7 +209,10 @@ class AsyncJob:
         if self.settled:
             return
         if error is not None:
-            await self.nack(reason=calls.error_reason(error))
+            try:
+                await self.nack(reason=calls.error_reason(error))
+            except UpgradePending:  # a cluster with older nodes cannot write reasons
+                await self.nack()
         elif not await self.ack():
             raise LeaseLost(
                 f"the lease of job {self.seq} of {self.topic!r} was lost before it was done: "

@@ -26,7 +26,13 @@ from penstock.client.leasing import Lease, Leases
 from penstock.client.transports.blocking import Attempt, Connection, Signal
 from penstock.client.watching import SILENCE_HEARTBEATS
 from penstock.protocol.answers import ClaimedJob
-from penstock.protocol.errors import CallError, OutcomeUnknown, ServerUnavailable, Throttled
+from penstock.protocol.errors import (
+    CallError,
+    OutcomeUnknown,
+    ServerUnavailable,
+    Throttled,
+    UpgradePending,
+)
 
 T = TypeVar("T")
 
@@ -204,7 +210,10 @@ class Job:
         if self.settled:
             return
         if error is not None:
-            self.nack(reason=calls.error_reason(error))
+            try:
+                self.nack(reason=calls.error_reason(error))
+            except UpgradePending:  # a cluster with older nodes cannot write reasons
+                self.nack()
         elif not self.ack():
             raise LeaseLost(
                 f"the lease of job {self.seq} of {self.topic!r} was lost before it was done: "
