@@ -324,13 +324,19 @@ def cluster(place: Path, *names: str, **facts: Any) -> Iterator[Processes]:
         made.close()
 
 
+def all_linked(made: Processes) -> bool:
+    """Whether each node can send to each other one."""
+    views = [node.view()["members"] for node in made.others()]
+    return all(each["link"] in ("self", "up") for members in views for each in members)
+
+
 def command(*words: str, fails: bool = False, program: Sequence[str] = ("-m", "penstock")) -> str:
     """Run a command; what it printed."""
     done = subprocess.run(
         [sys.executable, *program, *words], capture_output=True, text=True,
         timeout=60, env=environment(), check=False,
     )  # fmt: skip
-    assert (done.returncode != 0) == fails, done.stderr or done.stdout
+    assert (done.returncode != 0) == fails, f"{words}: {done.stderr}{done.stdout}"
     return done.stderr if fails else done.stdout
 
 

@@ -11,7 +11,14 @@ from typing import Any
 
 import pytest
 
-from tests.integration.cluster.processes import Process, Processes, Reply, cluster, command
+from tests.integration.cluster.processes import (
+    Process,
+    Processes,
+    Reply,
+    all_linked,
+    cluster,
+    command,
+)
 from tests.integration.cluster.test_cluster import wait_for_values
 from tests.waiting import wait_until
 
@@ -101,35 +108,36 @@ def test_a_browser_that_signed_in_at_one_node_may_change_what_another_one_leads(
             node.environ = {"PENSTOCK_API_KEYS": "root,looker:read"}
             assert node.stop() == 0
             node.start()
-        wait_until(lambda: led_by(made), "a leader")
-        node = made.others(led_by(made))[0]
-        assert node.call("PUT", "/v0/topics/t", {}).status == 401
-        root, looker = (cookie_of(node, key) for key in ("root", "looker"))
-        made_topic = node.call("PUT", "/v0/topics/t", {}, headers={"cookie": root})
-        assert made_topic.status in (200, 201), made_topic
-        assert made_topic.headers["x-penstock-leader"]
-        refused = node.call("PUT", "/v0/topics/t", {}, headers={"cookie": looker})
-        assert (refused.status, refused.body["error"]["code"]) == (403, "forbidden")
-        guessed = node.call("PUT", "/v0/topics/t", {}, headers={"cookie": "penstock=guess"})
-        assert guessed.status == 401
-        signed_in = {"cookie": root}  # the other nodes answer this one for the browser's sake
-        wait_until(
-            lambda: not node.call("GET", "/v0/cluster/checks", headers=signed_in).body["problems"],
-            "all nodes to say how they are",
-        )
+        made_by = {name: sign_in_and_make_a_topic(node) for name, node in made.nodes.items()}
+        assert any("x-penstock-leader" in reply.headers for reply in made_by.values())
+        node = made["a"]
+        looker = node.call("PUT", "/v0/topics/t", {}, headers=cookie_of(node, "looker"))
+        assert (looker.status, looker.body["error"]["code"]) == (403, "forbidden")
+        for cookie in ({}, {"cookie": "penstock=guess"}):
+            assert node.call("PUT", "/v0/topics/t", {}, headers=cookie).status == 401
 
 
-def led_by(made: Processes) -> str:
-    """Who leads partition 0, by the word of a node that wants a key."""
-    view = made["a"].call("GET", "/v0/cluster", headers={"authorization": "Bearer root"}).body
-    leader: str = view["partitions"][0]["leader"]
-    return leader
+def sign_in_and_make_a_topic(node: Process) -> Reply:
+    """Make a topic with a cookie of this node, whichever leads; 503 while the leader changes."""
+    cookie, replies = cookie_of(node, "root"), list[Reply]()
+    wait_until(  # the other nodes answer this one for the browser's sake
+        lambda: not node.call("GET", "/v0/cluster/checks", headers=cookie).body["problems"],
+        "all nodes to be in reach and to say how they are",
+    )
+
+    def is_made() -> bool:
+        replies.append(node.call("PUT", f"/v0/topics/by-{node.name}", {}, headers=cookie))
+        assert replies[-1].status in (200, 201, 503), replies
+        return replies[-1].status != 503
+
+    wait_until(is_made, "a topic")
+    return replies[-1]
 
 
-def cookie_of(node: Process, key: str) -> str:
+def cookie_of(node: Process, key: str) -> dict[str, str]:
     """What a browser sends after it has signed in at a node."""
     reply = node.call("POST", "/v0/session", headers={"authorization": f"Bearer {key}"})
-    return str(reply.headers["set-cookie"]).partition(";")[0]
+    return {"cookie": str(reply.headers["set-cookie"]).partition(";")[0]}
 
 
 def write_on(node: Process, topic: str, value: Any) -> None:
@@ -306,12 +314,6 @@ def test_after_a_failed_sync_a_node_leads_no_more_until_it_is_started_again(
         old.kill()
         old.start()
         wait_until(lambda: old.values("t") == [0, "unknown", "on"], "the node to catch up")
-
-
-def all_linked(made: Processes) -> bool:
-    """Whether each node can send to each other one."""
-    views = [node.view()["members"] for node in made.others()]
-    return all(each["link"] in ("self", "up") for members in views for each in members)
 
 
 @contextmanager

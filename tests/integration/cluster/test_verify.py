@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.cluster.processes import Process, Processes, cluster, command
+from tests.integration.cluster.processes import Process, Processes, all_linked, cluster, command
 from tests.integration.cluster.test_snapshots import SMALL, boundary_passed
 from tests.waiting import wait_until
 
@@ -68,10 +68,7 @@ def test_members_are_equal_and_one_that_is_away_is_said(tmp_path: Path) -> None:
         assert away == ["b"]
         made["b"].start()
         wait_until(lambda: made.leader_of(0) is not None, "a leader")
-        wait_until(
-            lambda: all(each["link"] in ("self", "up") for each in first.view()["members"]),
-            "the links",
-        )
+        wait_until(lambda: all_linked(made), "the links, in both directions")
         assert states(verified(first)) == {"equal"}
 
 
