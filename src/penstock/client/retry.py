@@ -14,6 +14,12 @@ told; with any other error, it surely changed nothing.
 True
 >>> type(tries.verdict()).__name__
 'OutcomeUnknown'
+
+While a cluster elects a leader the delays do not grow:
+
+>>> tries = Tries(RetryPolicy(base_ms=50, jitter=0), repeatable=True, window_ms=10_000)
+>>> [tries.failed(NoLeader("none"), elapsed_ms=0, random=Random(1)) for _ in range(5)]
+[50.0, 100.0, 200.0, 200.0, 200.0]
 """
 
 from __future__ import annotations
@@ -21,6 +27,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
+from typing import Final
 
 from penstock.client.errors import unanswered
 from penstock.flow.backoff import Backoff
@@ -28,6 +35,7 @@ from penstock.kernel.errors import Rejected, Unknown
 from penstock.protocol.errors import (
     CallError,
     CommitConflict,
+    NoLeader,
     Outcome,
     OutcomeUnknown,
     PreconditionFailed,
@@ -38,6 +46,9 @@ from penstock.protocol.errors import (
     TopicFull,
 )
 
+NO_LEADER_MS: Final = 200.0
+"""The longest delay while a cluster elects a leader, which takes a second or two: longer delays
+would make that three or four."""
 OnTrouble = Callable[[str | None], None]
 """Gets the reason when something has to be retried, once per outage, and None when it worked."""
 
@@ -98,6 +109,8 @@ class Tries:
         if not self._worth_another(error):
             return None
         delay_ms = self._backoff.nominal_ms(self._failures)
+        if isinstance(error, NoLeader):
+            delay_ms = min(delay_ms, NO_LEADER_MS)
         delay_ms *= 1.0 - self._backoff.jitter * random.random()
         delay_ms = max(delay_ms, float(getattr(error, "retry_after_ms", None) or 0))
         return delay_ms if elapsed_ms + delay_ms < self._window_ms else None

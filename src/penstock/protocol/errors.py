@@ -560,6 +560,10 @@ class WarehouseAway(ServerUnavailable, code="warehouse_away", status=503):
 class NoLeader(ServerUnavailable, code="no_leader", status=503):
     """No node leads the partition, or none that this one can reach: try again soon."""
 
+    AGAIN_MS = 100
+    """What the answer says in `retry_after_ms`: an election takes one or two seconds, and the whole
+    seconds of the header would add another one."""
+
 
 class NotTheLeader(ServerUnavailable, code="not_leader", status=421):
     """Only the node that leads the partition can do this: ask it, at `leader` if that is known."""

@@ -100,6 +100,8 @@ def describe(error: Exception) -> tuple[int, str, str, dict[str, Any]]:
     if isinstance(error, CallError) and error.status:
         if isinstance(error, Busy) and error.status == Throttled.status and "limit" not in detail:
             detail = {**detail, "retry_after_ms": error.retry_after_ms or _RETRY_MS}
+        elif isinstance(error, NoLeader):
+            detail = {**detail, "retry_after_ms": NoLeader.AGAIN_MS}
         return error.status, error.code, error.message, detail
     kind = next(kind for group, kind in _BY_GROUP if isinstance(error, group))
     detail = {}
@@ -107,6 +109,8 @@ def describe(error: Exception) -> tuple[int, str, str, dict[str, Any]]:
         detail["retry_after_ms"] = error.retry_after_ms or _RETRY_MS
     if isinstance(error, _DISK):
         detail = {"limit": "disk", "retry_after_ms": _RETRY_MS}
+    if kind is NoLeader:
+        detail = {"retry_after_ms": NoLeader.AGAIN_MS}
     return kind.status, kind.code, error.message, detail
 
 

@@ -155,6 +155,8 @@ def test_what_only_the_leader_can_serve_is_refused_with_its_address(
             cluster.led_by = 0
             refused = await client.ask(method, target, body, **headers)
             assert (refused.status, refused.code) == (503, "no_leader")
+            assert refused.json["error"]["detail"]["retry_after_ms"] == NoLeader.AGAIN_MS < 1_000
+            assert refused.headers[b"retry-after"] == b"1"
 
     asyncio.run(scenario())
 
