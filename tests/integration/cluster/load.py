@@ -234,7 +234,9 @@ def make_topics(made: Processes, topics: Iterable[str], **config: Any) -> None:
 
 def head_of(node: Process, topic: str) -> int:
     """The newest seq that a node has."""
-    return int(node.call("GET", f"/v0/topics/{topic}?consistency=local").body["head_seq"])
+    reply = node.call("GET", f"/v0/topics/{topic}?consistency=local")
+    # It may not have the topic yet, or read a snapshot in.
+    return int(reply.body["head_seq"]) if reply.status == 200 else -1
 
 
 def wait_equal(made: Processes, topics: Iterable[str]) -> dict[str, int]:
