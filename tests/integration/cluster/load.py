@@ -247,7 +247,7 @@ def wait_equal(made: Processes, topics: Iterable[str]) -> dict[str, int]:
         def same(topic: str = topic) -> bool:
             found = {head_of(node, topic) for node in made.others()}
             heads[topic] = max(found)
-            return len(found) == 1
+            return len(found) == 1 and heads[topic] >= 0
 
         wait_until(same, f"all nodes to have the whole of {topic}", 90.0)
     return heads
