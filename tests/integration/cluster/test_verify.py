@@ -68,7 +68,10 @@ def test_members_are_equal_and_one_that_is_away_is_said(tmp_path: Path) -> None:
         assert away == ["b"]
         made["b"].start()
         wait_until(lambda: made.leader_of(0) is not None, "a leader")
-        wait_until(lambda: all_linked(made), "the links, in both directions")
+        wait_until(
+            lambda: all_linked(made) and all(node.leaders()[0] for node in made.others()),
+            "the links in both directions, and every node to know the leader",
+        )
         assert states(verified(first)) == {"equal"}
 
 
